@@ -1,0 +1,43 @@
+# `make demo` and `make test` set up all they need: a virtual environment, and the real assistant server.
+# They need Python 3.11 or later, and npm for the assistant server.
+
+PYTHON ?= python3
+BIN := .venv/bin
+OPENCODE := tools/opencode/node_modules/.bin/opencode
+JOBS ?= 2
+
+.PHONY: demo test check format clean
+
+demo: .venv/ready opencode
+	$(BIN)/turn-ledger demo
+
+test: .venv/ready opencode
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+check: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/test_layers.py
+
+format: .venv/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.venv/ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -r constraints.txt
+	$(BIN)/pip install -q --no-deps --no-build-isolation -e .
+	touch .venv/ready
+
+.PHONY: opencode
+opencode:
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(OPENCODE); \
+	else echo "npm is missing: the simulated assistant server will be used"; fi
+
+$(OPENCODE): tools/opencode/package-lock.json
+	cd tools/opencode && npm ci --no-audit --no-fund
+	touch $(OPENCODE)
+
+clean:
+	rm -rf .venv .cache tools/opencode/node_modules

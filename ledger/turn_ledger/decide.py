@@ -1,0 +1,227 @@
+"""What a command leads to, given the run: events, nothing, or a refusal. Pure.
+
+`decide` judges with THE TABLE of `turn`; it never changes anything. `()` means that there is nothing
+new to say, which is how doing a thing twice is harmless.
+"""
+
+from __future__ import annotations
+
+from turn_ledger import commands as c
+from turn_ledger import events as e
+from turn_ledger.commands import Command
+from turn_ledger.errors import IllegalTransition, Refused, UnknownTurn
+from turn_ledger.events import TurnEvent
+from turn_ledger.turn import (
+    CHECKPOINT_COLUMN_OF,
+    CHECKPOINT_TABLE,
+    COLUMN_OF,
+    END_STATE,
+    LATE_FACTS_MAX,
+    OBSERVED_EXTRA_MAX,
+    OBSERVED_MAX,
+    TABLE,
+    Run,
+    Verdict,
+    checkpoint_id,
+)
+
+
+def decide(run: Run | None, command: Command) -> tuple[TurnEvent, ...]:
+    """The events that `command` leads to for the turn whose run is given (None: no such turn).
+
+    Raises `UnknownTurn` or `IllegalTransition`. The end of a root turn brings the request of its
+    checkpoint with it.
+    """
+    if isinstance(command, c.CheckpointCommand):
+        return _decide_checkpoint(run, command)
+    event = _event(command)
+    column = COLUMN_OF[type(event)]
+    if run is None:
+        if TABLE["none", column].verdict is Verdict.ILLEGAL:
+            raise UnknownTurn(command.turn)
+        return (event,)
+    match TABLE[run.state, column].verdict:
+        case Verdict.RECORD:
+            return _record(run, event)
+        case Verdict.NOTHING:
+            return ()
+        case Verdict.LATE:
+            return _late(run, event)
+        case Verdict.SAME if _same_start(run, event):
+            return ()
+        case Verdict.SAME_END if _same_end(run, event):
+            return ()
+        case Verdict.SAME_END:
+            return _late(run, event)
+        case Verdict.FLAG:
+            return () if run.stop_requested else (event,)
+        case Verdict.RECOVERED:
+            if _is_recovery(run, event):
+                return _with_checkpoint(run, event)
+            return _late(run, event)
+        case Verdict.SAME:
+            raise _refused(run, event, "it was started with other data")
+    raise _refused(run, event)
+
+
+def _event(command: Command) -> TurnEvent:
+    """The event that the command asks for."""
+    match command:
+        case c.QueueTurn():
+            return e.TurnQueued(
+                conversation=command.conversation,
+                workspace=command.workspace,
+                input_id=command.input.id,
+                input_digest=command.input.digest,
+                input_length=command.input.length,
+                parent=command.parent,
+                shares_workspace=command.shares_workspace,
+            )
+        case c.StartTurn():
+            return e.TurnStarted(
+                conversation=command.conversation,
+                workspace=command.workspace,
+                native_session=command.native_session,
+                input_id=command.input.id,
+                input_digest=command.input.digest,
+                input_length=command.input.length,
+                parent=command.parent,
+                generation=command.generation,
+                shares_workspace=command.shares_workspace,
+                baseline=command.baseline,
+                text=command.text,
+            )
+        case c.ObserveTurn():
+            return e.TurnObserved(
+                phase=command.phase,
+                native_message=command.native_message,
+                evidence=command.evidence,
+            )
+        case c.SteerTurn():
+            return e.InputSteered(
+                input_id=command.input.id,
+                input_digest=command.input.digest,
+                input_length=command.input.length,
+            )
+        case c.RequestStop():
+            return e.StopRequested(reason=command.reason)
+        case c.StopByShutdown():
+            return e.TurnStoppedByShutdown(owner=command.owner, by=command.by)
+        case c.LoseObservation():
+            return e.ObservationLost(why=command.why)
+        case c.ResumeObservation():
+            return e.ObservationResumed(generation=command.generation)
+        case c.CompleteTurn():
+            return e.TurnCompleted(evidence=command.evidence)
+        case c.FailTurn():
+            return e.TurnFailed(cause=command.cause, error=command.error, evidence=command.evidence)
+        case c.InterruptTurn():
+            return e.TurnInterrupted(cause=command.cause, evidence=command.evidence)
+        case c.CancelTurn():
+            return e.TurnCancelled(cause=command.cause, evidence=command.evidence)
+    raise TypeError(f"{type(command).__name__} is no command of a turn")
+
+
+def _record(run: Run, event: TurnEvent) -> tuple[TurnEvent, ...]:
+    """The event is possible; what its data still has to say about it."""
+    match event:
+        case e.TurnStarted() if run.state == "queued" and not _same_start(run, event):
+            raise _refused(run, event, "it was queued with other data")
+        case e.TurnObserved():
+            return _observation(run, event)
+        case e.TurnInterrupted(cause="host_shutdown"):
+            raise _refused(run, event, "host_shutdown needs the mark of a shutdown")
+        case e.TurnCancelled(cause="withdrawn") if run.state != "queued":
+            raise _refused(run, event, "only a queued turn can be withdrawn")
+    if type(event) in END_STATE and run.state != "queued":
+        return _with_checkpoint(run, event)
+    return (event,)
+
+
+def _observation(run: Run, event: e.TurnObserved) -> tuple[TurnEvent, ...]:
+    """Transitions, not tokens: nothing new is not recorded, and there is a limit (rule 4.7)."""
+    new_message = event.native_message not in (None, run.native_message)
+    if run.state == "running" and event.phase == run.phase and not new_message:
+        return ()
+    if run.observed < OBSERVED_MAX or run.state == "unobserved":
+        return (event,)
+    if event.phase in ("waiting", "retrying") and run.observed_extra < OBSERVED_EXTRA_MAX:
+        return (event,)
+    return ()
+
+
+def _is_recovery(run: Run, event: TurnEvent) -> bool:
+    if not isinstance(event, e.TurnInterrupted):
+        return False
+    return event.cause == "host_shutdown" or (event.cause == "parent_ended" and not run.is_root)
+
+
+def _with_checkpoint(run: Run, event: TurnEvent) -> tuple[TurnEvent, ...]:
+    if not run.is_root:
+        return (event,)
+    return (event, e.CheckpointRequested(id=checkpoint_id(run.turn)))
+
+
+def _late(run: Run, event: TurnEvent) -> tuple[TurnEvent, ...]:
+    if run.late_facts >= LATE_FACTS_MAX:
+        return ()
+    return (
+        e.LateFact(
+            fact=type(event).__name__,
+            cause=getattr(event, "cause", None) or getattr(event, "reason", None),
+            error=getattr(event, "error", ""),
+            evidence=getattr(event, "evidence", None),
+            last=run.late_facts == LATE_FACTS_MAX - 1,
+        ),
+    )
+
+
+def _same_start(run: Run, event: TurnEvent) -> bool:
+    """Same conversation, workspace, input digest and parent."""
+    if not isinstance(event, e.TurnQueued | e.TurnStarted):
+        return False
+    return (event.conversation, event.workspace, event.input_digest, event.parent) == (
+        run.conversation,
+        run.workspace,
+        run.input_digest,
+        run.parent,
+    )
+
+
+def _same_end(run: Run, event: TurnEvent) -> bool:
+    return END_STATE[type(event)] == run.state and getattr(event, "cause", None) == run.cause
+
+
+def _refused(run: Run, event: TurnEvent, detail: str = "") -> Refused:
+    return IllegalTransition(run.turn, run.state, type(event).__name__, detail)
+
+
+def _decide_checkpoint(run: Run | None, command: c.CheckpointCommand) -> tuple[TurnEvent, ...]:
+    if run is None:
+        raise UnknownTurn(command.turn)
+    owed = run.checkpoint
+    if owed is None:
+        raise IllegalTransition(run.turn, run.state, type(command).__name__, "it owes no checkpoint")
+    event: TurnEvent
+    match command:
+        case c.AttemptCheckpoint():
+            event = e.CheckpointAttempted(id=owed.id, attempt=owed.attempts + 1)
+        case c.RecordCheckpoint():
+            event = e.TurnCheckpointed(id=owed.id, reference=command.reference)
+        case c.FailCheckpoint():
+            event = e.CheckpointFailed(
+                id=owed.id, attempt=owed.attempts, error=command.error, may_retry=command.may_retry
+            )
+        case c.AbandonCheckpoint():
+            event = e.CheckpointAbandoned(id=owed.id, reason=command.reason)
+    match CHECKPOINT_TABLE[owed.state, CHECKPOINT_COLUMN_OF[type(event)]][0]:
+        case Verdict.RECORD:
+            return (event,)
+        case Verdict.SAME if getattr(event, "reference", None) != owed.reference:
+            raise IllegalTransition(
+                run.turn,
+                f"{run.state} with its checkpoint recorded",
+                type(event).__name__,
+                f"the recorded reference is {owed.reference!r}",
+            )
+    return ()
