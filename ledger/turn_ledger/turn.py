@@ -222,6 +222,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     queued_at: str | None = None
     started_at: str | None = None
     ended_at: str | None = None
+    ended_position: int | None = None
     end_event: str | None = None
     lost_why: str | None = None
     checkpoint: Checkpoint | None = None
@@ -399,6 +400,7 @@ def _ended(
         cause=None if isinstance(event, e.TurnCompleted) else event.cause,
         error=event.error if isinstance(event, e.TurnFailed) else "",
         ended_at=recorded.at,
+        ended_position=recorded.position,
         end_event=recorded.id,
         version=recorded.version,
         position=recorded.position,
