@@ -11,15 +11,12 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-import msgspec
-
 from turn_ledger import commands as c
-from turn_ledger import epochs
+from turn_ledger import epochs, units
 from turn_ledger.codec import Codec
 from turn_ledger.commands import Command, Input
 from turn_ledger.committer import Committer
@@ -43,6 +40,7 @@ from turn_ledger.reader import Reader
 from turn_ledger.store.port import Store, Writer
 from turn_ledger.streams import rebuilt
 from turn_ledger.turn import Run
+from turn_ledger.units import Admission, Change, Unit
 from turn_ledger.urls import sqlite_path
 from turn_ledger.work import Identity, Work, verify_hosts
 
@@ -51,21 +49,6 @@ BUSY_SECONDS = 5.0
 T = TypeVar("T")
 
 _NO_EVIDENCE = Evidence()
-
-
-class Admission(msgspec.Struct, frozen=True):
-    """The answer to `start` and `queue`: the run, and whether this call made it."""
-
-    run: Run
-    new: bool
-
-
-class Change(msgspec.Struct, frozen=True):
-    """Commands for one turn, in one append, if the turn is still at `expected_version` (None: any)."""
-
-    commands: tuple[Command, ...]
-    expected_version: int | None = None
-    causation: str | None = None
 
 
 class Ledger(Reader):
@@ -199,31 +182,23 @@ class Ledger(Reader):
         the conversation's earlier open turn `interrupted/superseded` in the same append. Raises
         `ConversationBusy`, `WorkspaceBusy`, `NotAccepting`, `IllegalTransition` (known with other data).
         """
-        command = c.StartTurn(
-            turn=turn,
-            conversation=conversation,
-            workspace=os.path.realpath(workspace),
-            input=input or Input(),
-            native_session=native_session,
-            parent=parent,
-            generation=generation,
-            shares_workspace=shares_workspace,
-            baseline=baseline,
-            text=text,
+        return self._one(
+            units.start(
+                c.StartTurn(
+                    turn=turn,
+                    conversation=conversation,
+                    workspace=os.path.realpath(workspace),
+                    input=input or Input(),
+                    native_session=native_session,
+                    parent=parent,
+                    generation=generation,
+                    shares_workspace=shares_workspace,
+                    baseline=baseline,
+                    text=text,
+                ),
+                supersedes=supersedes,
+            )
         )
-
-        def unit(work: Work) -> Admission:
-            before = work.run(turn)
-            if before is None or before.state == "queued":
-                work.require_alive()
-                if supersedes is not None:
-                    earlier = work.run(supersedes)
-                    if earlier is not None and earlier.is_open:
-                        work.apply(c.InterruptTurn(turn=supersedes, cause="superseded"))
-            run = work.apply(command)
-            return Admission(run, before is None or run.version != before.version)
-
-        return self._one(unit)
 
     def queue(
         self,
@@ -235,19 +210,17 @@ class Ledger(Reader):
         shares_workspace: bool = False,
     ) -> Admission:
         """Record that a prompt waits. The ledger keeps its digest; its text stays with the host."""
-        command = c.QueueTurn(
-            turn=turn,
-            conversation=conversation,
-            workspace=os.path.realpath(workspace),
-            input=input or Input(),
-            shares_workspace=shares_workspace,
+        return self._one(
+            units.queue(
+                c.QueueTurn(
+                    turn=turn,
+                    conversation=conversation,
+                    workspace=os.path.realpath(workspace),
+                    input=input or Input(),
+                    shares_workspace=shares_workspace,
+                )
+            )
         )
-
-        def unit(work: Work) -> Admission:
-            before = work.run(turn)
-            return Admission(work.apply(command), before is None)
-
-        return self._one(unit)
 
     def observe(
         self,
@@ -302,11 +275,11 @@ class Ledger(Reader):
 
     def apply(self, command: Command, *, expected_version: int | None = None) -> Run:
         """Append what a command leads to; the run afterwards. Raises `Refused` or `StoreError`."""
-        return self._one(lambda work: _apply(work, Change((command,), expected_version)))
+        return self._one(units.change(Change((command,), expected_version)))
 
     def apply_all(self, changes: Sequence[Change]) -> list[Run | LedgerError]:
         """Append many independent changes in one transaction: for each the run, or why it was refused."""
-        return self._run([partial(_apply, change=change) for change in changes])
+        return self.submit([units.change(each) for each in changes])
 
     # Checkpoints
 
@@ -397,12 +370,16 @@ class Ledger(Reader):
         return self._one(unit)
 
     def _one(self, unit: Callable[[Work], T], busy_seconds: float | None = None) -> T:
-        (outcome,) = self._run([unit], busy_seconds)
+        (outcome,) = self.submit([unit], busy_seconds=busy_seconds)
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome  # type: ignore[no-any-return]
 
-    def _run(self, units: Sequence[Callable[[Work], Any]], busy_seconds: float | None = None) -> list[Any]:
+    def submit(self, units: Sequence[Unit[Any]], *, busy_seconds: float | None = None) -> list[Any]:
+        """Run independent units (`turn_ledger.units`) in one transaction: what each returned or raised.
+
+        For callers that gather appends of their own. Raises `StoreError` if nothing became durable.
+        """
         self._writing("append")
         return self._committer.run(units, busy_seconds=busy_seconds)
 
@@ -420,17 +397,6 @@ class Ledger(Reader):
         if self._identity is None:
             raise ReadOnly(what)
         return self._identity
-
-
-def _apply(work: Work, change: Change) -> Run:
-    work.require_alive()
-    expected, causation = change.expected_version, change.causation
-    run: Run | None = None
-    for command in change.commands:
-        run = work.apply(command, expected_version=expected, causation=causation)
-        expected, causation = None, None
-    assert run is not None
-    return run
 
 
 def _now() -> datetime:
