@@ -26,8 +26,9 @@ from turn_ledger.errors import (
     WorkspaceBusy,
 )
 from turn_ledger.events import Evidence, Owner, Recorded
-from turn_ledger.ledger import Admission, Change, Ledger
+from turn_ledger.ledger import Ledger
 from turn_ledger.turn import Checkpoint, Run, checkpoint_id
+from turn_ledger.units import Admission, Change
 
 __all__ = [
     "Admission",

@@ -224,6 +224,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     ended_at: str | None = None
     ended_position: int | None = None
     end_event: str | None = None
+    ended_by: Owner | None = None
     lost_why: str | None = None
     checkpoint: Checkpoint | None = None
     late_facts: int = 0
@@ -402,6 +403,7 @@ def _ended(
         ended_at=recorded.at,
         ended_position=recorded.position,
         end_event=recorded.id,
+        ended_by=recorded.owner,
         version=recorded.version,
         position=recorded.position,
     )
