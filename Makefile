@@ -6,7 +6,7 @@ BIN := .venv/bin
 OPENCODE := tools/opencode/node_modules/.bin/opencode
 JOBS ?= 2
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format docs clean
 
 demo: .venv/ready opencode
 	$(BIN)/turn-ledger demo
@@ -23,6 +23,9 @@ check: .venv/ready
 format: .venv/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: .venv/ready
+	$(BIN)/python tools/draw_turn_states.py
 
 .venv/ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv

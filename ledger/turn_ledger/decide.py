@@ -23,6 +23,8 @@ from turn_ledger.turn import (
     Run,
     Verdict,
     checkpoint_id,
+    is_same_start,
+    objection,
 )
 
 
@@ -47,7 +49,7 @@ def decide(run: Run | None, command: Command) -> tuple[TurnEvent, ...]:
             return ()
         case Verdict.LATE:
             return _late(run, event)
-        case Verdict.SAME if _same_start(run, event):
+        case Verdict.SAME if isinstance(event, e.TurnQueued | e.TurnStarted) and is_same_start(run, event):
             return ()
         case Verdict.SAME_END if _same_end(run, event):
             return ()
@@ -56,9 +58,7 @@ def decide(run: Run | None, command: Command) -> tuple[TurnEvent, ...]:
         case Verdict.FLAG:
             return () if run.stop_requested else (event,)
         case Verdict.RECOVERED:
-            if _is_recovery(run, event):
-                return _with_checkpoint(run, event)
-            return _late(run, event)
+            return _late(run, event) if objection(run, event) else _with_checkpoint(run, event)
         case Verdict.SAME:
             raise _refused(run, event, "it was started with other data")
     raise _refused(run, event)
@@ -124,18 +124,11 @@ def _event(command: Command) -> TurnEvent:
 
 def _record(run: Run, event: TurnEvent) -> tuple[TurnEvent, ...]:
     """The event is possible; what its data still has to say about it."""
-    match event:
-        case e.TurnStarted() if run.state == "queued" and not _same_start(run, event):
-            raise _refused(run, event, "it was queued with other data")
-        case e.TurnObserved():
-            return _observation(run, event)
-        case e.TurnInterrupted(cause="host_shutdown"):
-            raise _refused(run, event, "host_shutdown needs the mark of a shutdown")
-        case e.TurnCancelled(cause="withdrawn") if run.state != "queued":
-            raise _refused(run, event, "only a queued turn can be withdrawn")
-    if type(event) in END_STATE and run.state != "queued":
-        return _with_checkpoint(run, event)
-    return (event,)
+    if detail := objection(run, event):
+        raise _refused(run, event, detail)
+    if isinstance(event, e.TurnObserved):
+        return _observation(run, event)
+    return _with_checkpoint(run, event) if type(event) in END_STATE else (event,)
 
 
 def _observation(run: Run, event: e.TurnObserved) -> tuple[TurnEvent, ...]:
@@ -150,14 +143,8 @@ def _observation(run: Run, event: e.TurnObserved) -> tuple[TurnEvent, ...]:
     return ()
 
 
-def _is_recovery(run: Run, event: TurnEvent) -> bool:
-    if not isinstance(event, e.TurnInterrupted):
-        return False
-    return event.cause == "host_shutdown" or (event.cause == "parent_ended" and not run.is_root)
-
-
 def _with_checkpoint(run: Run, event: TurnEvent) -> tuple[TurnEvent, ...]:
-    if not run.is_root:
+    if not (run.is_root and run.has_started):
         return (event,)
     return (event, e.CheckpointRequested(id=checkpoint_id(run.turn)))
 
@@ -173,18 +160,6 @@ def _late(run: Run, event: TurnEvent) -> tuple[TurnEvent, ...]:
             evidence=getattr(event, "evidence", None),
             last=run.late_facts == LATE_FACTS_MAX - 1,
         ),
-    )
-
-
-def _same_start(run: Run, event: TurnEvent) -> bool:
-    """Same conversation, workspace, input digest and parent."""
-    if not isinstance(event, e.TurnQueued | e.TurnStarted):
-        return False
-    return (event.conversation, event.workspace, event.input_digest, event.parent) == (
-        run.conversation,
-        run.workspace,
-        run.input_digest,
-        run.parent,
     )
 
 

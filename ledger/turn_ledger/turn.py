@@ -1,4 +1,4 @@
-"""The states of a turn, THE TABLE of what may follow what, and the fold of a turn's events.
+"""THE TABLE of what may follow what in a turn, and the fold of a turn's events by it.
 
 Rules that the table keeps (numbers are those of `docs/rules.md`):
 
@@ -15,7 +15,6 @@ Every cell is written down; a missing cell is a `KeyError` at import of the test
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from enum import Enum
 from typing import Literal, TypeAlias
@@ -25,22 +24,18 @@ from msgspec.structs import replace
 
 from turn_ledger import events as e
 from turn_ledger.errors import CorruptLedger
-from turn_ledger.events import Owner, Phase, Recorded, StopReason
-
-State: TypeAlias = Literal[
-    "none",
-    "queued",
-    "running",
-    "unobserved",
-    "stopped",
-    "completed",
-    "failed",
-    "interrupted",
-    "cancelled",
-]
-STATES: tuple[State, ...] = State.__args__  # type: ignore[attr-defined]
-OPEN: frozenset[State] = frozenset({"running", "unobserved", "stopped"})
-ENDS: frozenset[State] = frozenset({"completed", "failed", "interrupted", "cancelled"})
+from turn_ledger.events import Recorded, TurnEvent
+from turn_ledger.run import (
+    CHECKPOINT_STATES,
+    ENDS,
+    OPEN,
+    STATES,
+    Checkpoint,
+    CheckpointState,
+    Run,
+    State,
+    checkpoint_id,
+)
 
 Column: TypeAlias = Literal[
     "Queued",
@@ -57,8 +52,6 @@ Column: TypeAlias = Literal[
 ]
 COLUMNS: tuple[Column, ...] = Column.__args__  # type: ignore[attr-defined]
 
-CheckpointState: TypeAlias = Literal["none", "requested", "attempted", "recorded", "abandoned"]
-CHECKPOINT_STATES: tuple[CheckpointState, ...] = CheckpointState.__args__  # type: ignore[attr-defined]
 CheckpointColumn: TypeAlias = Literal["Requested", "Attempted", "Checkpointed", "Failed", "Abandoned"]
 CHECKPOINT_COLUMNS: tuple[CheckpointColumn, ...] = CheckpointColumn.__args__  # type: ignore[attr-defined]
 
@@ -178,104 +171,68 @@ CHECKPOINT_COLUMN_OF: dict[type, CheckpointColumn] = {
 }
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What an ended root turn owes: one id, its state, the attempts made and the last error."""
-
-    id: str
-    state: CheckpointState
-    attempts: int = 0
-    reference: str | None = None
-    error: str = ""
-
-
-class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The current state of one turn: the fold of its events.
-
-    `marked_event`, `stop_event` and `end_event` are the ids of the events that decided, `version` and
-    `position` those of the last event, `started_position` that of the first. Times are recorded times.
-    """
-
-    turn: str
-    conversation: str
-    workspace: str
-    state: State
-    version: int
-    position: int
-    started_position: int
-    native_session: str | None = None
-    input_id: str | None = None
-    input_digest: str | None = None
-    input_length: int | None = None
-    parent: str | None = None
-    generation: str | None = None
-    shares_workspace: bool = False
-    baseline: str | None = None
-    cause: str | None = None
-    error: str = ""
-    phase: Phase | None = None
-    native_message: str | None = None
-    stop_requested: StopReason | None = None
-    stop_event: str | None = None
-    marked_by: Owner | None = None
-    marked_event: str | None = None
-    owner: Owner | None = None
-    queued_at: str | None = None
-    started_at: str | None = None
-    ended_at: str | None = None
-    ended_position: int | None = None
-    end_event: str | None = None
-    ended_by: Owner | None = None
-    lost_why: str | None = None
-    checkpoint: Checkpoint | None = None
-    late_facts: int = 0
-    observed: int = 0
-    observed_extra: int = 0
-    steered: int = 0
-
-    @property
-    def is_open(self) -> bool:
-        """Running, unobserved or stopped. A queued turn is not open."""
-        return self.state in OPEN
-
-    @property
-    def is_ended(self) -> bool:
-        return self.state in ENDS
-
-    @property
-    def is_root(self) -> bool:
-        return self.parent is None
-
-    @property
-    def owes_checkpoint(self) -> bool:
-        """Ended, and its checkpoint is neither recorded nor abandoned."""
-        return self.checkpoint is not None and self.checkpoint.state in ("requested", "attempted")
-
-
-def checkpoint_id(turn: str) -> str:
-    """`cp_` and the first 32 hex digits of a SHA-256 over the turn's id: the same on every host, for ever."""
-    return "cp_" + hashlib.sha256(f"turn-ledger/checkpoint/1\n{turn}".encode()).hexdigest()[:32]
-
-
 def evolve(run: Run | None, recorded: Recorded) -> Run:
     """The run after one more of its events.
 
     Raises `CorruptLedger` if the table has no such transition: `decide` never made this event, so the
     disk lies.
     """
-    event = recorded.event
+    event: TurnEvent = recorded.event  # type: ignore[assignment]
     if run is None:
         return _first(recorded)
     kind = type(event)
     if kind in COLUMN_OF:
         cell = TABLE[run.state, COLUMN_OF[kind]]
-        if cell.state is None and cell.verdict is not Verdict.FLAG:
-            raise _impossible(run, recorded)
+        possible = cell.state is not None or cell.verdict is Verdict.FLAG
     elif kind in CHECKPOINT_COLUMN_OF:
-        if CHECKPOINT_TABLE[_checkpoint_state(run), CHECKPOINT_COLUMN_OF[kind]][1] is None:
-            raise _impossible(run, recorded)
-    elif kind is not e.LateFact:
+        possible = CHECKPOINT_TABLE[_checkpoint_state(run), CHECKPOINT_COLUMN_OF[kind]][1] is not None
+    else:
+        possible = kind is e.LateFact and TABLE[run.state, "Observed"].verdict is Verdict.LATE
+    if not possible:
         raise _impossible(run, recorded)
+    if detail := objection(run, event):
+        raise _impossible(run, recorded, detail)
     return _APPLY[kind](run, event, recorded)
+
+
+def objection(run: Run, event: TurnEvent) -> str:
+    """What the data of an event has against it where its cell says that it is possible; "": nothing."""
+    match event:
+        case e.TurnStarted() if run.state == "queued" and not is_same_start(run, event):
+            return "it was queued with other data"
+        case e.StopRequested() if run.stop_requested is not None:
+            return "its stop was requested before"
+        case e.TurnInterrupted(cause="host_shutdown") if run.state != "stopped":
+            return "host_shutdown needs the mark of a shutdown"
+        case e.TurnInterrupted(cause="host_shutdown"):
+            return ""
+        case e.TurnInterrupted() if run.state == "stopped":
+            if run.is_root or event.cause != "parent_ended":
+                return "a marked turn is ended by a recovery only"
+        case e.TurnCancelled(cause="withdrawn") if run.state != "queued":
+            return "only a queued turn can be withdrawn"
+        case e.CheckpointRequested():
+            if not (run.is_ended and run.is_root and run.has_started):
+                return "only the end of a root turn that started requests a checkpoint"
+            if event.id != checkpoint_id(run.turn):
+                return f"the id of its checkpoint is {checkpoint_id(run.turn)}"
+        case (
+            e.CheckpointAttempted() | e.TurnCheckpointed() | e.CheckpointFailed() | e.CheckpointAbandoned()
+        ) if run.checkpoint is None or event.id != run.checkpoint.id:
+            return "it owes no checkpoint of this id"
+        case e.CheckpointAttempted() if run.checkpoint and event.attempt != run.checkpoint.attempts + 1:
+            return f"attempt {run.checkpoint.attempts + 1} would be the next"
+    return ""
+
+
+def is_same_start(run: Run, event: e.TurnQueued | e.TurnStarted) -> bool:
+    """Same conversation, workspace, input digest and parent."""
+    return (
+        event.conversation == run.conversation
+        and event.workspace == run.workspace
+        and event.input_digest == run.input_digest
+        and event.parent == run.parent
+    )
 
 
 def _first(recorded: Recorded) -> Run:
@@ -413,31 +370,18 @@ def _late(run: Run, event: e.LateFact, recorded: Recorded) -> Run:
     return replace(run, late_facts=run.late_facts + 1, version=recorded.version, position=recorded.position)
 
 
-def _checkpointed(run: Run, event: object, recorded: Recorded) -> Run:
-    owed = run.checkpoint
+def _checkpointed(run: Run, event: TurnEvent, recorded: Recorded) -> Run:
+    owed = run.checkpoint or Checkpoint(id=checkpoint_id(run.turn), state="requested")
     match event:
-        case e.CheckpointRequested():
-            owed = Checkpoint(id=event.id, state="requested")
         case e.CheckpointAttempted():
-            owed = Checkpoint(
-                id=event.id,
-                state="attempted",
-                attempts=event.attempt,
-                error=owed.error if owed else "",
-            )
+            owed = replace(owed, state="attempted", attempts=event.attempt)
         case e.TurnCheckpointed():
-            owed = replace(_owed(run, recorded), state="recorded", reference=event.reference, error="")
+            owed = replace(owed, state="recorded", reference=event.reference, error="")
         case e.CheckpointFailed():
-            owed = replace(_owed(run, recorded), state="requested", error=event.error)
+            owed = replace(owed, state="requested", error=event.error)
         case e.CheckpointAbandoned():
-            owed = replace(_owed(run, recorded), state="abandoned")
+            owed = replace(owed, state="abandoned")
     return replace(run, checkpoint=owed, version=recorded.version, position=recorded.position)
-
-
-def _owed(run: Run, recorded: Recorded) -> Checkpoint:
-    if run.checkpoint is None:
-        raise _impossible(run, recorded)
-    return run.checkpoint
 
 
 def _checkpoint_state(run: Run) -> CheckpointState:
@@ -473,10 +417,11 @@ _APPLY: dict[type, Callable[..., Run]] = {
 }
 
 
-def _impossible(run: Run | None, recorded: Recorded) -> CorruptLedger:
+def _impossible(run: Run | None, recorded: Recorded, detail: str = "") -> CorruptLedger:
     state = run.state if run else "none"
+    because = f": {detail}" if detail else ""
     return CorruptLedger(
-        f"{type(recorded.event).__name__} cannot follow state {state}",
+        f"{type(recorded.event).__name__} cannot follow state {state}{because}",
         stream=recorded.stream,
         position=recorded.position,
     )
@@ -493,9 +438,12 @@ __all__ = [
     "TABLE",
     "Cell",
     "Checkpoint",
+    "CheckpointState",
     "Run",
     "State",
     "Verdict",
     "checkpoint_id",
     "evolve",
+    "is_same_start",
+    "objection",
 ]
