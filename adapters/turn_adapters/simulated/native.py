@@ -98,6 +98,11 @@ class NativeSession:
         return inputs[-1].id if inputs else None
 
     @property
+    def newest_turn(self) -> str | None:
+        """The newest input that began a turn."""
+        return next((each.id for each in reversed(self.inputs) if not each.is_steered), None)
+
+    @property
     def is_answered(self) -> bool:
         """Whether nothing is left to do: the newest input has a row that finished."""
         rows = self.rows
@@ -134,7 +139,7 @@ def read_record(
     `busy`, `phase` and `retry_message` are those of the session's work.
     """
     if session is None or session.is_deleted:
-        return NativeRecord(kind="gone", busy=busy, phase=phase if busy else None)
+        return NativeRecord(kind="gone", busy=busy)
     turn = session.turn(input_id)
     rows = [message for message in turn if isinstance(message, Row)]
     kind = _kind(turn, rows)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
@@ -116,11 +117,15 @@ async def _tool(work: Work, step: steps.Tool) -> None:
 
 def _write(step: steps.Edit) -> Callable[[trio.Path], Awaitable[None]]:
     async def effect(workspace: trio.Path) -> None:
-        path = workspace / step.path
-        await path.parent.mkdir(parents=True, exist_ok=True)
-        await path.write_text(step.content)
+        # Not in a thread: a `MockClock` would jump ahead while the thread is at work.
+        _write_file(Path(workspace) / step.path, step.content)
 
     return effect
+
+
+def _write_file(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
 
 
 async def _wait_user(world: SimulatedWorld, work: Work, step: steps.WaitUser) -> None:

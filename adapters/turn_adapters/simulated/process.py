@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import trio
 
 from turn_adapters.assistant import STREAM_SILENCE_SECONDS_MAX, Frame
+from turn_adapters.simulated.wire import Wire
 from turn_ledger.errors import AssistantError
 from turn_ledger.events import ServerStarted
 
@@ -34,18 +35,6 @@ class Request:
     answered: trio.Event = field(default_factory=trio.Event)
 
 
-@dataclass(slots=True)
-class Wire:
-    """What the network does to the event streams and the reads of all processes: faults set from outside."""
-
-    is_down: bool = False
-    reads_fail: bool = False
-    is_mute: bool = False
-    frames_to_lose: float = 0
-    held: list[tuple[Process, Frame]] | None = None
-    last: list[tuple[Process, Frame]] = field(default_factory=list)
-
-
 class Process:
     """One life of a server process. `pid` is no process of this machine, on purpose."""
 
@@ -62,6 +51,9 @@ class Process:
         self.is_cold = True
         self.ignores_term = False
         self.works: dict[str, Work] = {}
+        """Who is busy: native session to work."""
+        self.unfinished: set[Work] = set()
+        """The works that are not over: those of `works`, and those between two halves of an end."""
         self.starting: set[str] = set()
         self.requests: dict[str, Request] = {}
         self.tools: set[trio.CancelScope] = set()
@@ -106,8 +98,9 @@ class Process:
         self.gone.set()
         for scope in list(self._scopes):
             scope.cancel()
-        for work in list(self.works.values()):
+        for work in list(self.unfinished):
             work.died()
+        self.unfinished.clear()
         self.works.clear()
         self.starting.clear()
         self.requests.clear()
@@ -136,17 +129,11 @@ class Process:
         return receive
 
     def emit(self, frame: Frame) -> None:
-        """Send a frame to every listener, unless the wire has other plans for it."""
-        wire = self._wire
-        if wire.frames_to_lose > 0:
-            wire.frames_to_lose -= 1
-        elif wire.held is not None:
-            wire.held.append((self, frame))
-        elif not wire.is_mute:
-            wire.last = [(self, frame)]
-            self.deliver(frame)
+        """Send a frame to every listener, unless the wire is at fault."""
+        self._wire.carry(self, frame)
 
     def deliver(self, frame: Frame) -> None:
+        """Hand a frame to every listener."""
         for stream in list(self._streams):
             behind = stream.statistics().current_buffer_used
             if frame.kind == "delta" and behind > BUFFERED_DELTAS_MAX:
@@ -159,6 +146,7 @@ class Process:
                 stream.close()
 
     def break_streams(self) -> None:
+        """Every stream ends; what was sent before is still read."""
         for stream in self._streams:
             stream.close()
         self._streams.clear()

@@ -202,8 +202,9 @@ class Puppet:
     @contextmanager
     def _muted(self, silent: bool) -> Iterator[None]:
         wire = self._world.wire
-        before = wire.frames_to_lose
+        to_lose = wire.frames_to_lose
         if silent:
-            wire.frames_to_lose = math.inf
+            wire.lose(math.inf)
         yield
-        wire.frames_to_lose = before if silent else wire.frames_to_lose
+        if silent:
+            wire.lose(to_lose)

@@ -28,7 +28,7 @@ class Say(Step, frozen=True):
 
 
 Effect: TypeAlias = Callable[[trio.Path], Awaitable[None]]
-"""What a tool does, given the workspace."""
+"""What a tool does, given the workspace. Keep it out of threads: a `MockClock` jumps ahead meanwhile."""
 
 
 class Tool(Step, frozen=True):

@@ -18,6 +18,9 @@ from turn_projections.settle import NativeRecord
 CALL_SECONDS_MAX = 10.0
 """A call that a hung process does not answer for longer than this is given up."""
 
+OPEN_READS_MAX = 4
+OPEN_READ_SECONDS = 0.1
+
 NO_LIFE = "no life of this server was ever begun"
 
 
@@ -138,7 +141,7 @@ class SimulatedAssistant:
 
     async def admit(self, session: str, prompt: Prompt) -> None:
         await self._call("admit", session, prompt.id)
-        self._world.admit(self._session(session), prompt)
+        self._admit(session, prompt)
 
     async def begin(self, session: str, prompt: Prompt) -> None:
         await self._call("begin", session, prompt.id)
@@ -149,9 +152,7 @@ class SimulatedAssistant:
 
     async def steer(self, session: str, prompt: Prompt) -> None:
         await self._call("steer", session, prompt.id)
-        native = self._session(session)
-        self._world.admit(native, prompt, is_steered=True)
-        self._world.begin(self.process, native)
+        self._world.begin(self.process, self._admit(session, prompt, is_steered=True))
 
     async def abort(self, session: str) -> None:
         await self._call("abort", session)
@@ -174,7 +175,16 @@ class SimulatedAssistant:
         self._must_live()
 
     async def record(self, session: str, input_id: str) -> NativeRecord:
-        await self._read("record", session, input_id)
+        """A row without an end is read again before it is believed, as the real adapter does."""
+        for reads in range(1, OPEN_READS_MAX + 1):
+            await self._read("record", session, input_id, is_noted=reads == 1)
+            record = self._record(session, input_id)
+            if record.kind != "open" or reads == OPEN_READS_MAX:
+                break
+            await trio.sleep(OPEN_READ_SECONDS)
+        return record
+
+    def _record(self, session: str, input_id: str) -> NativeRecord:
         work = self.process.works.get(session)
         return read_record(
             self._world.sessions.get(session),
@@ -191,9 +201,9 @@ class SimulatedAssistant:
     async def children(self, session: str) -> list[Child]:
         await self._read("children", session)
         return [
-            Child(session=child.id, input_id=child.inputs[0].id)
+            Child(session=child.id, input_id=child.newest_turn)
             for child in self._world.children_of(session)
-            if child.inputs
+            if child.newest_turn is not None
         ]
 
     async def drop_requests(self, session: str) -> int:
@@ -215,24 +225,41 @@ class SimulatedAssistant:
         async with await self.process.open_stream() as stream:
             yield stream
 
-    async def _read(self, name: str, session: str, input_id: str | None = None) -> None:
-        await self._call(name, session, input_id)
+    def _admit(self, session: str, prompt: Prompt, *, is_steered: bool = False) -> NativeSession:
+        native = self._session(session)
+        home = self._world.admit(native, prompt, is_steered=is_steered)
+        if home is not native:
+            raise AssistantError(f"the server stored the input {prompt.id!r} in another session, {home.id!r}")
+        return native
+
+    async def _read(
+        self, name: str, session: str, input_id: str | None = None, *, is_noted: bool = True
+    ) -> None:
+        await self._call(name, session, input_id, is_noted=is_noted)
         if self._world.wire.reads_fail:
             raise AssistantError(f"reading from {self.process.url} failed: connection lost")
 
-    async def _call(self, name: str, session: str | None = None, input_id: str | None = None) -> None:
+    async def _call(
+        self,
+        name: str,
+        session: str | None = None,
+        input_id: str | None = None,
+        *,
+        is_noted: bool = True,
+    ) -> None:
         """Note the call, take the time that it takes, and fail when nobody answers."""
         world = self._world
-        world.note(
-            Call(
-                at=trio.current_time(),
-                name=name,
-                server=self._server,
-                generation=self.generation,
-                session=session,
-                input_id=input_id,
+        if is_noted:
+            world.note(
+                Call(
+                    at=trio.current_time(),
+                    name=name,
+                    server=self._server,
+                    generation=self.generation,
+                    session=session,
+                    input_id=input_id,
+                )
             )
-        )
         latency = world.random.uniform(0.0, world.latency_seconds_max) if world.random else 0.0
         await trio.sleep(latency)
         self._must_live()

@@ -49,6 +49,7 @@ class Work:
         self._names = names
         self._tool: trio.CancelScope | None = None
         process.works[session.id] = self
+        process.unfinished.add(self)
         self._emit("phase", phase="working")
 
     @property
@@ -168,7 +169,7 @@ class Work:
             return
         del self.process.works[self.session.id]
         self._emit("error", error=error)
-        self._emit_idle()
+        self._emit("idle")
 
     def fail(self, message: str, *, credential: bool = False) -> None:
         """A genuine error ends it."""
@@ -247,11 +248,14 @@ class Work:
         self._go_idle()
 
     def _go_idle(self) -> None:
+        if self.over.is_set():
+            return
         if self.is_running:
             del self.process.works[self.session.id]
-        self._emit_idle()
-        self._stop_player()
+        self.process.unfinished.discard(self)
         self.over.set()
+        self._emit("idle")
+        self._stop_player()
 
     def _stop_player(self) -> None:
         if self.player is not None:
@@ -263,9 +267,6 @@ class Work:
     def _emit_row(self) -> None:
         self._emit("row", message=self.row.id if self.row else None)
 
-    def _emit_idle(self) -> None:
-        self._emit("idle")
-
     def _emit(
         self,
         kind: FrameKind,
@@ -275,9 +276,9 @@ class Work:
         child: str | None = None,
         error: str = "",
     ) -> None:
-        if self.process.is_alive:
-            self.process.emit(
-                Frame(
-                    kind=kind, session=self.session.id, phase=phase, message=message, child=child, error=error
-                )
-            )
+        if not self.process.is_alive:
+            return
+        session = self.session.id
+        self.process.emit(
+            Frame(kind=kind, session=session, phase=phase, message=message, child=child, error=error)
+        )

@@ -20,12 +20,13 @@ from typing import Literal
 import msgspec
 import trio
 
-from turn_adapters.assistant import Frame, Prompt
+from turn_adapters.assistant import STREAM_SILENCE_SECONDS_MAX, Frame, Prompt
 from turn_adapters.simulated import script as steps
 from turn_adapters.simulated.native import Input, NativeSession, Row
 from turn_adapters.simulated.player import play
-from turn_adapters.simulated.process import Process, Request, Wire
+from turn_adapters.simulated.process import Process, Request
 from turn_adapters.simulated.puppet import Puppet
+from turn_adapters.simulated.wire import Wire
 from turn_adapters.simulated.work import Work
 
 FIRST_PID = 5_000_000
@@ -216,8 +217,11 @@ class SimulatedWorld:
             if process.is_alive:
                 process.emit(Frame(kind="gone", session=session.id))
 
-    def admit(self, session: NativeSession, prompt: Prompt, *, is_steered: bool = False) -> None:
-        """Store an input. An id that exists keeps its place and its session, with the new text."""
+    def admit(self, session: NativeSession, prompt: Prompt, *, is_steered: bool = False) -> NativeSession:
+        """Store an input; the session that holds it now.
+
+        An id that exists keeps its place and its session, with the new text.
+        """
         home = self._sessions_of_inputs.setdefault(prompt.id, session)
         stored = home.input(prompt.id)
         if stored is None:
@@ -226,6 +230,7 @@ class SimulatedWorld:
                 self._treat(prompt.id, step)
         else:
             stored.text = prompt.text
+        return home
 
     def _treat(self, input_id: str, step: steps.Step) -> None:
         treatment = self.treatment(input_id)
@@ -316,20 +321,12 @@ class SimulatedWorld:
     def resume_stream(self) -> None:
         self.wire.is_down = self.wire.reads_fail = self.wire.is_mute = False
 
-    def lose_frames(self, count: float) -> None:
-        """The next `count` frames never arrive."""
-        self.wire.frames_to_lose += count
+    def mute_stream(self) -> None:
+        """The event streams say nothing more, until `resume_stream`; they end when that lasts too long."""
+        self.wire.is_mute = True
+        self._nursery.start_soon(self._end_mute_streams)
 
-    def repeat_frame(self, times: int = 1) -> None:
-        """The last frame arrives again."""
-        for process, frame in self.wire.last * times:
-            process.deliver(frame)
-
-    def hold_frames(self) -> None:
-        """Frames are late: they wait for `release_frames`."""
-        self.wire.held = self.wire.held or []
-
-    def release_frames(self) -> None:
-        held, self.wire.held = self.wire.held or [], None
-        for process, frame in held:
-            process.deliver(frame)
+    async def _end_mute_streams(self) -> None:
+        await trio.sleep(STREAM_SILENCE_SECONDS_MAX)
+        if self.wire.is_mute:
+            self.break_stream()
