@@ -1,0 +1,300 @@
+"""A prompt becomes a turn: recorded first, then admitted in two steps, then observed.
+
+The order is the point. `TurnStarted` is durable before the assistant server is handed the input; if it
+cannot be stored, the server is not called. Prompts are queued on this side: into a busy native session
+an input would join the running turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+
+import msgspec
+import trio
+
+from turn_adapters import ending
+from turn_adapters.assistant import Prompt
+from turn_adapters.live import LiveTurn
+from turn_adapters.observer import observe
+from turn_adapters.options import WhenBusy
+from turn_adapters.runtime import Runtime, WaitingPrompt
+from turn_ledger import (
+    AssistantError,
+    ConversationBusy,
+    DoesNotFit,
+    Input,
+    Run,
+    UnknownTurn,
+    WorkspaceBusy,
+)
+from turn_ledger.commands import QueueTurn, RequestStop, StartTurn, SteerTurn
+from turn_ledger.units import queue, start
+from turn_projections.settle import settle
+
+TEXT_LENGTH_MAX = 2_000_000
+ADMIT_ATTEMPTS_MAX = 3
+ADMIT_AGAIN_SECONDS = 0.5
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `send`: the turn that the prompt belongs to, and what became of the prompt.
+
+    `steered`: it joined that open turn. `new` is False when the ledger knew the turn already.
+    """
+
+    run: Run
+    new: bool
+    steered: bool = False
+
+
+def prompt_of(turn: str, text: str) -> Prompt:
+    """The prompt of a turn, with ids that follow from the turn's: sending it twice is sending it once."""
+    if not isinstance(text, str) or not text.strip():
+        raise DoesNotFit("a prompt must be a text that is not empty")
+    if len(text) > TEXT_LENGTH_MAX:
+        raise DoesNotFit(f"a prompt of {len(text)} characters is too long, the limit is {TEXT_LENGTH_MAX}")
+    stem = hashlib.sha256(turn.encode()).hexdigest()[:26]
+    return Prompt(id=turn if turn.startswith("msg_") else f"msg_{stem}", part_id=f"prt_{stem}", text=text)
+
+
+def input_of(prompt: Prompt) -> Input:
+    """What the ledger keeps of a prompt: its id, digest and length, not its text."""
+    try:
+        digest = hashlib.sha256(prompt.text.encode()).hexdigest()
+    except UnicodeEncodeError as error:
+        raise DoesNotFit(f"the prompt is no valid text: {error}") from error
+    return Input(id=prompt.id, digest=digest, length=len(prompt.text))
+
+
+async def send(
+    runtime: Runtime,
+    conversation: str,
+    text: str,
+    *,
+    workspace: str,
+    turn: str,
+    when_busy: WhenBusy,
+    shares_workspace: bool,
+) -> Sent:
+    """Start a turn, queue it, or steer the open one. The caller holds the conversation's lock."""
+    prompt = prompt_of(turn, text)
+    workspace = str(await trio.Path(workspace).resolve())
+    known = await _known(runtime, turn)
+    if known is not None and known.state != "queued":
+        return await _sent_again(runtime, known, prompt, conversation, workspace)
+    supersedes: str | None = None
+    earlier = await _open_turn(runtime, conversation)
+    if earlier is not None:
+        supersedes, answer = await _beside(runtime, earlier, prompt, when_busy)
+        if answer is not None:
+            return answer
+    waiting = WaitingPrompt(prompt, conversation, workspace, shares_workspace=shares_workspace)
+    if earlier is not None and supersedes is None and (await _open_turn(runtime, conversation)) is not None:
+        return await _queue(runtime, turn, waiting)
+    try:
+        return await begin(runtime, turn, waiting, supersedes=supersedes)
+    except (ConversationBusy, WorkspaceBusy):
+        if when_busy == "refuse":
+            raise
+        return await _queue(runtime, turn, waiting)
+
+
+async def begin(
+    runtime: Runtime, turn: str, waiting: WaitingPrompt, *, supersedes: str | None = None
+) -> Sent:
+    """Record the start, then hand the input to the server and observe it, in a task of its own."""
+    session = await _session(runtime, waiting)
+    baseline = await runtime.handler.baseline(waiting.workspace)
+    assistant = runtime.require_assistant()
+    keep = runtime.options.keep_text
+    admission = await runtime.writer.submit(
+        start(
+            StartTurn(
+                turn=turn,
+                conversation=waiting.conversation,
+                workspace=waiting.workspace,
+                input=input_of(waiting.prompt),
+                native_session=session,
+                generation=assistant.generation,
+                shares_workspace=waiting.shares_workspace,
+                baseline=baseline,
+                text=keep(waiting.prompt.text) if keep is not None else None,
+            ),
+            supersedes=supersedes,
+        )
+    )
+    runtime.waiting.pop(turn, None)
+    if supersedes is not None:
+        await runtime.on_ended(await runtime.writer.call(lambda: runtime.ledger.run(supersedes)))
+    if admission.new:
+        live = LiveTurn(admission.run, session, waiting.prompt.id)
+        runtime.add(live)
+        runtime.nursery.start_soon(_run, runtime, live, waiting.prompt, supersedes)
+    return Sent(run=admission.run, new=admission.new)
+
+
+async def start_waiting(runtime: Runtime) -> None:
+    """Start queued turns as their conversation and workspace become free. Runs for ever."""
+    while True:
+        changed = runtime.queue_changed
+        for turn, waiting in list(runtime.waiting.items()):
+            if not waiting.is_held and not runtime.is_stopping:
+                await _try_waiting(runtime, turn, waiting)
+        with trio.move_on_after(runtime.options.poll_seconds):
+            await changed.wait()
+
+
+async def _try_waiting(runtime: Runtime, turn: str, waiting: WaitingPrompt) -> None:
+    lock = runtime.conversation_locks[waiting.conversation]
+    async with lock:
+        if runtime.waiting.get(turn) is not waiting or waiting.is_held or runtime.is_stopping:
+            return
+        if await _is_first(runtime, turn, waiting) and not await _open_turn(runtime, waiting.conversation):
+            try:
+                await begin(runtime, turn, waiting)
+            except (ConversationBusy, WorkspaceBusy, AssistantError):
+                return  # not yet
+
+
+async def _is_first(runtime: Runtime, turn: str, waiting: WaitingPrompt) -> bool:
+    """First come, first served within a conversation."""
+    queued = await runtime.writer.call(lambda: runtime.ledger.queued_runs(conversation=waiting.conversation))
+    return not queued or queued[0].turn == turn
+
+
+async def _known(runtime: Runtime, turn: str) -> Run | None:
+    try:
+        return await runtime.writer.call(lambda: runtime.ledger.run(turn))
+    except UnknownTurn:
+        return None
+
+
+async def _open_turn(runtime: Runtime, conversation: str) -> Run | None:
+    runs = await runtime.writer.call(lambda: runtime.ledger.open_runs(conversation=conversation))
+    return next((run for run in runs if run.is_root), None)
+
+
+async def _sent_again(
+    runtime: Runtime, known: Run, prompt: Prompt, conversation: str, workspace: str
+) -> Sent:
+    """Rule 4.3.11: a turn that the ledger knows is sent again only if it is ours and proven not admitted."""
+    again = await runtime.writer.submit(
+        start(
+            StartTurn(turn=known.turn, conversation=conversation, workspace=workspace, input=input_of(prompt))
+        )
+    )
+    live = runtime.live.get(known.turn)
+    if live is not None and live.is_begun:
+        record = await runtime.require_assistant().record(live.session, live.input_id)
+        if record.kind == "absent" and not record.busy and not live.closed.is_set():
+            await _admit(runtime, live, prompt)
+    return Sent(run=again.run, new=False)
+
+
+async def _beside(
+    runtime: Runtime, earlier: Run, prompt: Prompt, when_busy: WhenBusy
+) -> tuple[str | None, Sent | None]:
+    """A prompt while an earlier turn is open in the ledger (rule 4.3.8): (superseded turn, final answer)."""
+    live = runtime.live.get(earlier.turn)
+    if live is None:
+        if earlier.owner == runtime.ledger.owner:
+            return None, None  # marked, or about to be observed again: the new one waits
+        raise ConversationBusy(earlier.conversation, earlier.turn)
+    record = await runtime.require_assistant().record(live.session, live.input_id)
+    if live.closed.is_set():
+        return None, None
+    if record.has_ended and not record.busy:
+        command = settle(live.run, record, owner_over=False, source="call")
+        if command is not None:
+            await runtime.end(live, command)
+        return None, None
+    if record.busy or record.kind == "busy" or not live.is_begun:
+        if when_busy == "refuse":
+            raise ConversationBusy(earlier.conversation, earlier.turn)
+        if when_busy == "steer" and live.is_begun:
+            run = await runtime.writer.apply(SteerTurn(turn=earlier.turn, input=input_of(prompt)))
+            await runtime.require_assistant().steer(live.session, prompt)
+            return None, Sent(run=run, new=False, steered=True)
+        return None, None
+    # Neither busy nor ended, and its end was never observed: the new turn takes its place.
+    live.run = await runtime.writer.apply(RequestStop(turn=earlier.turn, reason="superseded"))
+    with suppress(AssistantError):  # the new turn waits until nothing moves in the session
+        await runtime.require_assistant().abort(live.session)
+    return earlier.turn, None
+
+
+async def _queue(runtime: Runtime, turn: str, waiting: WaitingPrompt) -> Sent:
+    admission = await runtime.writer.submit(
+        queue(
+            QueueTurn(
+                turn=turn,
+                conversation=waiting.conversation,
+                workspace=waiting.workspace,
+                input=input_of(waiting.prompt),
+                shares_workspace=waiting.shares_workspace,
+            )
+        )
+    )
+    runtime.waiting[turn] = waiting
+    runtime.wake_queue()
+    return Sent(run=admission.run, new=admission.new)
+
+
+async def _session(runtime: Runtime, waiting: WaitingPrompt) -> str:
+    """The conversation's native session: the one it had, if it still exists, else a new one."""
+    assistant = runtime.require_assistant()
+    session = runtime.sessions.get(waiting.conversation)
+    if session is None:
+        runs = await runtime.writer.call(
+            lambda: runtime.ledger.runs(conversation=waiting.conversation, limit=20)
+        )
+        session = next((run.native_session for run in runs if run.is_root and run.native_session), None)
+    if session is None or not await assistant.has_session(session):
+        session = await assistant.create_session(waiting.workspace, title=waiting.conversation)
+    runtime.sessions[waiting.conversation] = session
+    return session
+
+
+async def _run(runtime: Runtime, live: LiveTurn, prompt: Prompt, supersedes: str | None) -> None:
+    """Admit the input once nothing moves in its session any more, and watch the turn to its end."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(observe, runtime, live)
+        over = runtime.winding.get(live.session)
+        if over is not None:
+            await over.wait()
+        if supersedes is not None:
+            await ending.wait_until_over(runtime, live.session, input_id=prompt.id)
+            await _wait_for_checkpoint(runtime, supersedes)
+        if not live.closed.is_set() and not runtime.is_stopping:
+            await _admit(runtime, live, prompt)
+
+
+async def _wait_for_checkpoint(runtime: Runtime, turn: str) -> None:
+    """The work of the superseded turn is saved before the new turn moves the tree."""
+    while not runtime.is_stopping:
+        settled = runtime.dispatcher.settled
+        run = await runtime.writer.call(lambda: runtime.ledger.run(turn))
+        if not run.owes_checkpoint:
+            return
+        await settled.wait()
+
+
+async def _admit(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> None:
+    """Store the input on the server, then start it. What came of it, the observer reads in the record."""
+    for attempt in range(ADMIT_ATTEMPTS_MAX):
+        if attempt:
+            await trio.sleep(ADMIT_AGAIN_SECONDS)
+        if live.closed.is_set() or runtime.is_stopping:
+            return
+        try:
+            assistant = runtime.require_assistant()
+            await assistant.admit(live.session, prompt)
+            if live.closed.is_set() or live.run.stop_requested or runtime.is_stopping:
+                return  # stopped in between: nothing is started any more
+            await assistant.begin(live.session, prompt)
+            break
+        except AssistantError:
+            continue
+    live.is_begun = True
+    live.read_again()

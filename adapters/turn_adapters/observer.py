@@ -1,0 +1,168 @@
+"""Watches one turn to its real end.
+
+Frames are hints. What decides is the server's own record, read when a frame hints at an end, after a
+gap in the stream, and every few seconds; and `settle`, which judges it. Silence ends nothing.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from turn_adapters import ending
+from turn_adapters.live import LiveTurn
+from turn_adapters.runtime import Runtime
+from turn_ledger import AssistantError, CorruptLedger, Refused, StaleOwner, StoreError
+from turn_ledger.commands import (
+    CompleteTurn,
+    FailTurn,
+    LoseObservation,
+    ObserveTurn,
+    ResumeObservation,
+)
+from turn_ledger.events import Evidence
+from turn_projections.settle import NativeRecord, settle
+
+READ_AGAIN_SECONDS = 0.2
+"""After a record that could not be read, or that may be about to change."""
+
+
+async def observe(runtime: Runtime, live: LiveTurn) -> None:
+    """Watch until the turn has ended or is marked. Raises `StaleOwner` when this host is fenced."""
+    hinted = True
+    while not live.closed.is_set():
+        try:
+            if hinted or live.must_read:
+                await _record_progress(runtime, live)
+            if live.must_read or not hinted:
+                live.must_read = False
+                await _read(runtime, live)
+        except StaleOwner:
+            raise
+        except CorruptLedger as error:
+            if error.stream is None:
+                raise
+            runtime.forget(live)  # its stream is quarantined; whoever reads it gets the error
+            return
+        except AssistantError:
+            live.must_read = True
+            await trio.sleep(READ_AGAIN_SECONDS)
+        except Refused:
+            # Somebody else decided about this turn in between: take what the ledger says now.
+            live.run = await runtime.writer.call(lambda: runtime.ledger.run(live.turn))
+            if not live.run.is_open:
+                await runtime.on_ended(live.run)
+        hinted = await live.wait_hint(_patience(runtime, live))
+
+
+def _patience(runtime: Runtime, live: LiveTurn) -> float:
+    """How long to wait for a hint before the record is read anyway, in seconds."""
+    if live.must_read or live.absent_since is not None or live.lost_since is not None:
+        return READ_AGAIN_SECONDS
+    if live.progress() is not None:
+        return max(0.0, live.observable_at - trio.current_time())
+    return runtime.options.poll_seconds
+
+
+async def _record_progress(runtime: Runtime, live: LiveTurn) -> None:
+    """Record a change of phase or message, at most one a second (rule 4.7)."""
+    progress = live.progress()
+    now = trio.current_time()
+    if progress is None or now < live.observable_at or live.run.state != "running":
+        return
+    phase, message = progress
+    live.observable_at = now + runtime.options.observe_every_seconds
+    try:
+        live.run = await runtime.writer.apply(
+            ObserveTurn(turn=live.turn, phase=phase, native_message=message)
+        )
+    except StaleOwner:
+        raise
+    except StoreError as error:
+        if isinstance(error, CorruptLedger):
+            raise
+        # Progress that cannot be stored is not worth waiting for; the next change tries again.
+
+
+async def _read(runtime: Runtime, live: LiveTurn) -> None:
+    assistant = runtime.require_assistant()
+    record = await assistant.record(live.session, live.input_id)
+    if live.closed.is_set():
+        return
+    live.on_record(record)
+    if record.runaway and live.run.stop_requested is None:
+        await ending.end_by_abort(runtime, live, "runaway")
+        return
+    command = settle(
+        live.run,
+        record,
+        owner_over=live.is_generation_gone,
+        source=live.source,
+        generation=assistant.generation,
+    )
+    if record.kind == "abort" and runtime.is_stopping and live.run.stop_requested is None:
+        return  # an abort in a shutdown is no end: the mark comes, and the next start decides
+    if command is None:
+        await _without_answer(runtime, live, record)
+    elif isinstance(command, ObserveTurn):
+        live.absent_since = live.lost_since = None
+        await _record_progress(runtime, live)
+    elif isinstance(command, ResumeObservation):
+        live.is_generation_gone = False
+        live.lost_since = None
+        live.run = await runtime.store_fact(command) or live.run
+    else:
+        await runtime.end(live, _with_text(runtime, command, record))
+        if live.closed.is_set() and live.run.is_root:
+            runtime.nursery.start_soon(ending.drop_requests, runtime, live.session)
+
+
+async def _without_answer(runtime: Runtime, live: LiveTurn, record: NativeRecord) -> None:
+    """The record says neither busy nor ended. It may be early; after a while it is what it says."""
+    now = trio.current_time()
+    if record.busy or record.kind == "busy":
+        live.absent_since = live.lost_since = None
+        return
+    if record.kind == "absent":
+        if not live.is_begun:
+            return
+        if live.absent_since is None:
+            live.absent_since = now
+        elif now - live.absent_since >= runtime.options.not_admitted_seconds:
+            await runtime.end(
+                live,
+                FailTurn(
+                    turn=live.turn,
+                    cause="not_admitted",
+                    error="the assistant server accepted the input and never ran it",
+                    evidence=Evidence(source=live.source, native_ids=record.native_ids),
+                ),
+            )
+        return
+    live.absent_since = None
+    if record.kind in ("open", "gone") and live.run.stop_requested is None:
+        if live.lost_since is None:
+            live.lost_since = now
+        elif now - live.lost_since >= runtime.options.lost_seconds:
+            await _lose(runtime, live, record)
+
+
+async def _lose(runtime: Runtime, live: LiveTurn, record: NativeRecord) -> None:
+    """Rule 4.3.7: recorded as lost, stopped for certain, and only then ended."""
+    why = (
+        "the native session is gone"
+        if record.kind == "gone"
+        else "the server is not busy with it and its record has no end"
+    )
+    if live.run.state != "unobserved":
+        live.run = await runtime.store_fact(LoseObservation(turn=live.turn, why=why)) or live.run
+    await ending.end_by_abort(runtime, live, "lost")
+
+
+def _with_text(runtime: Runtime, command: object, record: NativeRecord) -> CompleteTurn:
+    """The end's command, with the answer's text if the host asked for it."""
+    from msgspec.structs import replace
+
+    keep = runtime.options.keep_text
+    if keep is None or not isinstance(command, CompleteTurn) or not record.text:
+        return command  # type: ignore[return-value]
+    return replace(command, evidence=replace(command.evidence, text=keep(record.text)))

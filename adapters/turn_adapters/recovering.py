@@ -1,0 +1,169 @@
+"""One recovery pass of a running host: gather what the rule needs, let it decide, carry on.
+
+The rule itself is `turn_projections.recovery`. Here the assistant server is asked about turns whose
+owner is over, native work is brought to its end where it still moves, and turns that are still at work
+are observed from now on. What cannot be had now is left to the next pass.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from turn_adapters import ending
+from turn_adapters.assistant import Assistant
+from turn_adapters.live import LiveTurn
+from turn_adapters.observer import observe
+from turn_adapters.runtime import Runtime
+from turn_ledger import AssistantError, Run, StaleOwner, StoreError
+from turn_ledger.events import ServerStarted
+from turn_ledger.host import HostState, is_over
+from turn_projections import recover
+from turn_projections.recovery import Recovery
+from turn_projections.settle import NativeRecord
+
+
+async def recovery_pass(runtime: Runtime, *, conversation: str | None = None) -> Recovery:
+    """Settle the open turns whose owner is over, of one conversation or of all. Twice is once.
+
+    Raises `StaleOwner` when this host is fenced, and the store's errors.
+    """
+    async with runtime.recovery_lock:
+        await runtime.writer.call(runtime.ledger.expire_dead_hosts)
+        hosts = await runtime.writer.call(runtime.ledger.hosts)
+        _check_fence(runtime, hosts)
+        runs = await runtime.writer.call(lambda: runtime.ledger.open_runs(conversation=conversation))
+        left = [run for run in runs if is_over(run.owner, hosts)]
+        if not left:
+            return Recovery()
+        inquiry = _Inquiry(runtime, hosts)
+        async with trio.open_nursery() as nursery:
+            for run in left:
+                nursery.start_soon(inquiry.ask, run)
+        assistant = runtime.assistant
+        result = await runtime.writer.call(
+            lambda: recover(
+                runtime.ledger,
+                records=inquiry.records,
+                at_work=inquiry.at_work,
+                conversation=conversation,
+                generation=assistant.generation if assistant else None,
+            )
+        )
+        await _carry_on(runtime, result, {run.turn: run for run in left})
+        return result
+
+
+async def recover_steadily(runtime: Runtime) -> None:
+    """A pass every `recovery_seconds`, for ever."""
+    while True:
+        await trio.sleep(runtime.options.recovery_seconds)
+        try:
+            await recovery_pass(runtime)
+        except (StoreError, AssistantError):
+            continue  # away for the moment: the next pass tries again
+
+
+def _check_fence(runtime: Runtime, hosts: dict[str, HostState]) -> None:
+    owner = runtime.ledger.owner
+    if is_over(owner, hosts) and not runtime.is_stopping:
+        raise StaleOwner(owner.host, owner.epoch, "another epoch has taken its name")
+
+
+class _Inquiry:
+    """What the assistant server says of each turn that was left: its record, and whether it still moves."""
+
+    def __init__(self, runtime: Runtime, hosts: dict[str, HostState]) -> None:
+        self.records: dict[str, NativeRecord] = {}
+        self.at_work: set[str] = set()
+        self._runtime = runtime
+        self._hosts = hosts
+
+    async def ask(self, run: Run) -> None:
+        """Fill in `records` and `at_work` for one turn."""
+        unproven = self._unproven(run)
+        assistant = self._runtime.assistant
+        is_marked = run.state == "stopped"
+        if assistant is None or not await self._is_same_server(run, unproven):
+            if is_marked and unproven is not None:
+                self.at_work.add(run.turn)
+            return
+        try:
+            record = await self._settled_record(assistant, run, is_gone=unproven is None)
+        except AssistantError:
+            record = None
+        if record is None:
+            self.at_work.add(run.turn)
+        elif not is_marked:
+            self.records[run.turn] = record
+
+    async def _settled_record(self, assistant: Assistant, run: Run, *, is_gone: bool) -> NativeRecord | None:
+        """The record once nothing moves any more, or while it is rightly at work; None: not to be had now.
+
+        What was marked, or stopped by a person, is aborted if it still moves: the intent is recorded.
+        """
+        if run.native_session is None or run.input_id is None:
+            return NativeRecord(kind="absent")
+        session, input_id = run.native_session, run.input_id
+        record = await assistant.record(session, input_id)
+        intended = run.state == "stopped" or run.stop_requested is not None
+        if record.busy or record.kind == "busy":
+            if not intended:
+                return record
+            await assistant.abort(session)
+            return await ending.wait_until_over(self._runtime, session, input_id)
+        if record.has_ended or is_gone:
+            return record
+        await trio.sleep(self._runtime.options.quiet_seconds)
+        again = await assistant.record(session, input_id)
+        return again if not again.busy or not intended else None
+
+    def _unproven(self, run: Run) -> ServerStarted | None:
+        """The life that ran the turn, if the ledger has no proof of its end."""
+        for state in self._hosts.values():
+            for started in state.generations:
+                if started.generation == run.generation:
+                    return started
+        return None
+
+    async def _is_same_server(self, run: Run, unproven: ServerStarted | None) -> bool:
+        """Whether our server has the turn's history: our own name's, or the same place."""
+        runtime = self._runtime
+        ours = runtime.ledger.owner
+        if run.owner is None or run.owner.host == ours.host:
+            return True
+        theirs = unproven or await self._started(run.owner.host, run.generation)
+        mine = await self._started(ours.host, runtime.require_assistant().generation)
+        if theirs is None or mine is None:
+            return False
+        if theirs.data_directory is not None:
+            return theirs.data_directory == mine.data_directory
+        return theirs.url == mine.url
+
+    async def _started(self, host: str, generation: str | None) -> ServerStarted | None:
+        events = await self._runtime.writer.call(lambda: self._runtime.ledger.host_events(host))
+        found = [
+            recorded.event
+            for recorded in events
+            if isinstance(recorded.event, ServerStarted) and recorded.event.generation == generation
+        ]
+        return found[-1] if found else None
+
+
+async def _carry_on(runtime: Runtime, result: Recovery, before: dict[str, Run]) -> None:
+    """Observe what goes on; tell the application and the dispatcher about what ended."""
+    for turn in result.resumed:
+        run = await runtime.writer.call(partial(runtime.ledger.run, turn))
+        if run.is_open and run.native_session is not None and run.input_id is not None:
+            live = LiveTurn(run, run.native_session, run.input_id)
+            live.source = "recovery"
+            live.is_begun = True
+            runtime.add(live)
+            runtime.nursery.start_soon(observe, runtime, live)
+    for turn in (*result.interrupted, *result.completed, *result.failed, *result.cancelled):
+        run = await runtime.writer.call(partial(runtime.ledger.run, turn))
+        await runtime.on_ended(run)
+        session = before[turn].native_session
+        if session is not None and runtime.assistant is not None:
+            runtime.nursery.start_soon(ending.drop_requests, runtime, session)
