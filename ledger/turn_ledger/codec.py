@@ -76,12 +76,27 @@ class Codec:
         causation: str,
         correlation: str | None,
     ) -> str:
-        """The JSON text of an event in its envelope.
+        """The JSON text of an event in its envelope. Raises `DoesNotFit` as `prove` does."""
+        state, _ = self.prove(event, id=id, at=at, owner=owner, causation=causation, correlation=correlation)
+        return state
+
+    def prove(
+        self,
+        event: Event,
+        *,
+        id: str,
+        at: str,
+        owner: Owner,
+        causation: str,
+        correlation: str | None,
+    ) -> tuple[str, Event]:
+        """The JSON text of an event in its envelope, and the event as it will be read back from it.
 
         Raises `DoesNotFit` if it is not JSON (a lone surrogate, say), has a wrong type in it, or is
         longer than `STATE_BYTES_MAX`.
         """
         kind = type(event)
+        stored_type = self.stored_type(event)
         envelope = self._envelope[kind](
             id=id,
             at=at,
@@ -93,12 +108,12 @@ class Codec:
         )
         try:
             state: bytes = self._encode(envelope)
-            self._decoders[self._stored_type[kind]].decode(state)
+            proven = self._decoders[stored_type].decode(state)
         except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, OverflowError) as error:
             raise DoesNotFit(f"{kind.__name__} cannot be stored: {error}") from error
         if len(state) > STATE_BYTES_MAX:
             raise DoesNotFit(f"{kind.__name__} is {len(state)} bytes of JSON, the limit is {STATE_BYTES_MAX}")
-        return state.decode()
+        return state.decode(), proven.data
 
     def decode(
         self, position: int, stream: str, version: int, stored_type: str, state: str | bytes, digest: str
@@ -107,7 +122,7 @@ class Codec:
         decoder = self._decoders.get(stored_type)
         try:
             envelope: Any = decoder.decode(state) if decoder else self._upcast(stored_type, state)
-        except (msgspec.MsgspecError, UnicodeError, ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # an upcaster that is given nonsense may raise anything
             raise CorruptLedger(
                 f"{stored_type} cannot be decoded: {error}", stream=stream, position=position
             ) from error
@@ -127,11 +142,13 @@ class Codec:
     def _upcast(self, stored_type: str, state: str | bytes) -> Any:
         name, _, number = stored_type.rpartition(".")
         kind = self._registry.types.get(name)
-        if kind is None or not number.isdecimal():
+        if kind is None:
             raise ValueError("unknown type")
-        version, newest = int(number), self._registry.versions[name]
-        if not 1 <= version < newest:
+        newest = self._registry.versions[name]
+        older = {str(version): version for version in range(1, newest)}
+        if number not in older:
             raise ValueError(f"unknown version, this program knows 1 to {newest}")
+        version = older[number]
         envelope = msgspec.json.decode(state, type=dict[str, Any])
         for step in range(version, newest):
             envelope["data"] = self._registry.upcasters[name, step](envelope["data"])
