@@ -85,7 +85,14 @@ class TestScripts:
         assert parse_script(text) == (Retry(seconds=2.5), Say(text="all done", deltas=3))
         assert parse_script("no script at all") is None
 
-    @pytest.mark.parametrize("text", ["[[dance]]", "[[say loud=1]]", "[[say hello]]", "[[tool effect=x]]"])
+    def test_a_script_holds_the_script_of_a_child(self) -> None:
+        text = "[[child script=\"retry seconds=1; say text='found it'\"]] [[hang]]"
+        child = ChildTurn(script=(Retry(seconds=1), Say(text="found it")))
+        assert parse_script(text) == (child, Hang())
+
+    @pytest.mark.parametrize(
+        "text", ["[[dance]]", "[[say loud=1]]", "[[say hello]]", "[[tool effect=x]]", "[[ ]]"]
+    )
     def test_a_script_with_an_unknown_word_is_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match="script"):
             parse_script(text)

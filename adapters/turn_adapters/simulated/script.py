@@ -162,7 +162,8 @@ _IN_PROMPT = re.compile(r"\[\[(.+?)\]\]", re.DOTALL)
 def parse_script(text: str) -> Script | None:
     """The script in a prompt; None when the prompt has none.
 
-    `[[word name=value …]]`, values with blanks in quotes. A prompt in `child` is not possible.
+    `[[word name=value …]]`, values with blanks in quotes; the script of a child is a value too, its steps
+    divided by semicolons: `[[child script="tool seconds=3; say text='Found it.'"]]`.
     Raises ValueError for a word or a name that does not exist.
     """
     steps = [_parse_step(found.group(1)) for found in _IN_PROMPT.finditer(text)]
@@ -170,7 +171,7 @@ def parse_script(text: str) -> Script | None:
 
 
 def _parse_step(text: str) -> Step:
-    word, *pairs = shlex.split(text)
+    word, *pairs = shlex.split(text) or [""]
     kind = STEPS.get(word)
     if kind is None:
         raise ValueError(f"no step {word!r} in a script; there are {', '.join(STEPS)}")
@@ -178,7 +179,10 @@ def _parse_step(text: str) -> Step:
     values: dict[str, Any] = {}
     for pair in pairs:
         name, is_pair, value = pair.partition("=")
-        if not is_pair or name not in fields or name in ("effect", "script"):
+        if not is_pair or name not in fields or name == "effect":
             raise ValueError(f"step {word!r} of a script takes no {pair!r}")
-        values[name] = msgspec.convert(value, fields[name], strict=False)
+        if name == "script":
+            values[name] = tuple(_parse_step(step) for step in value.split(";"))
+        else:
+            values[name] = msgspec.convert(value, fields[name], strict=False)
     return kind(**values)

@@ -1,0 +1,5 @@
+"""Fixtures of more than one test file."""
+
+from opencode_server import shared_opencode
+
+__all__ = ["shared_opencode"]
