@@ -80,6 +80,11 @@ class Reader:
         with self._store.read() as snapshot:
             return snapshot.owing_runs()
 
+    def abandoned_runs(self) -> list[Run]:
+        """The ended turns whose checkpoint was abandoned, oldest end first."""
+        with self._store.read() as snapshot:
+            return snapshot.abandoned_runs()
+
     def workspace_holders(self, workspace: str) -> list[Run]:
         """The root turns that hold a workspace, a folder in it or a folder around it."""
         with self._store.read() as snapshot:

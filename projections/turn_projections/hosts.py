@@ -52,7 +52,7 @@ class Owners:
         self._kept: dict[Owner, bool] = {}
 
     @classmethod
-    def now(cls, ledger: Reader) -> Owners:
+    def current(cls, ledger: Reader) -> Owners:
         """As the ledger and the processes are at this moment."""
         return cls(ledger.hosts(), ledger.is_alive)
 
@@ -113,7 +113,7 @@ def hosts(ledger: Reader) -> list[HostView]:
 
     Those that live come first, then by name and epoch.
     """
-    owners = Owners.now(ledger)
+    owners = Owners.current(ledger)
     opened = Counter(run.owner for run in ledger.open_runs() if run.owner is not None)
     newest = {Owner(host=state.host, epoch=state.epoch) for state in owners.hosts.values()}
     views = [_view(ledger, owners, owner, opened[owner]) for owner in {*newest, *opened}]

@@ -22,6 +22,12 @@ class OwedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
 
 
+def unrecorded(ledger: Ledger | Reader) -> list[Run]:
+    """The ended turns whose checkpoint is not recorded, oldest end first: still owed, or abandoned."""
+    runs = [*ledger.owing_runs(), *ledger.abandoned_runs()]
+    return sorted(runs, key=lambda run: run.ended_position or 0)
+
+
 def owed(ledger: Ledger | Reader) -> list[OwedCheckpoint]:
     """What is owed now, oldest end first."""
     return [

@@ -74,6 +74,10 @@ class Snapshot(Protocol):
         """The ended turns whose checkpoint is neither recorded nor abandoned, oldest end first."""
         ...
 
+    def abandoned_runs(self) -> list[Run]:
+        """The ended turns whose checkpoint was abandoned, oldest end first."""
+        ...
+
     def workspace_holders(self, workspace: str) -> list[Run]:
         """The root turns that hold `workspace`, a folder in it or a folder around it."""
         ...

@@ -98,14 +98,26 @@ def _case(ledger: Reader, turn: str, url: str | None) -> Case | Explanation:
     if run is None:
         assert found.damage is not None
         return _unreadable(turn, found.damage, url)
+    ahead = _before(ledger, run)
     return Case(
         timeline=found,
         run=run,
-        owners=Owners.now(ledger),
+        owners=Owners.current(ledger),
         owner_events=tuple(ledger.host_events(run.owner.host)) if run.owner and not run.is_ended else (),
-        ahead=_ahead(ledger, run) if run.state == "queued" else (),
+        ahead=ahead,
+        ahead_advice=explain(ledger, ahead[0].turn, url=url).advice if ahead else None,
         url=url,
     )
+
+
+def _before(ledger: Reader, run: Run) -> tuple[Run, ...]:
+    """The turns that must go on before this one can: its open parent, or what a queued turn waits for."""
+    if run.state == "queued":
+        return _ahead(ledger, run)
+    if run.is_open and run.parent is not None:
+        parent = timeline(ledger, run.parent).run
+        return (parent,) if parent is not None and parent.is_open else ()
+    return ()
 
 
 def _ahead(ledger: Reader, run: Run) -> tuple[Run, ...]:
@@ -125,9 +137,7 @@ def _unreadable(turn: str, damage: CorruptLedger, url: str | None) -> Explanatio
         state="unknown",
         headline=f"Turn {turn}: its record is damaged from its first event on, so its state is unknown",
         because=(_damaged(damage, damage.position or 0),),
-        advice=Advice(
-            "Nothing can be appended to this turn any more. See the extent of the damage:", command
-        ),
+        advice=Advice("Nothing is appended to this turn any more. See the extent of the damage:", command),
         run=None,
         damage=damage,
     )

@@ -20,7 +20,8 @@ _ENDED = {
         "Send the prompt again if the answer is still wanted: a recovery never does that by itself."
     ),
     "observation_lost": (
-        "Look at what the turn left in its workspace, then send the prompt again if the answer is still wanted."
+        "Look at what the turn left in its workspace, then send the prompt again if the answer is still "
+        "wanted."
     ),
 }
 _NOTHING = "Nothing to do."
@@ -56,8 +57,8 @@ def advice(case: Case) -> Advice:
     run = case.run
     if case.damage is not None:
         return Advice(
-            "Nothing can be appended to this turn any more; the other turns go on. See the extent of the damage, "
-            "then put a copy of the ledger back or go on without this turn:",
+            "Nothing is appended to this turn any more; the other turns go on. See the extent of the damage, "
+            "then put an earlier copy of the ledger back, or go on without this turn:",
             case.command("verify"),
         )
     if not run.is_ended:

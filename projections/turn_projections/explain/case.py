@@ -35,8 +35,9 @@ class Advice(msgspec.Struct, frozen=True):
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of one turn.
 
-    `owner_events`: the stream of the host that owns it. `ahead`: for a queued turn, the turns it waits
-    for. `url`: added to commands, so that they can be typed as they are.
+    `owner_events`: the stream of the host that owns it. `ahead`: the turns that must go on first (a
+    queued turn waits for them, an open child ends with its parent), and `ahead_advice` what to do about
+    the first of them. `url`: added to commands, so that they can be typed as they are.
     """
 
     timeline: Timeline
@@ -44,6 +45,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     owners: Owners
     owner_events: tuple[Recorded, ...] = ()
     ahead: tuple[Run, ...] = ()
+    ahead_advice: Advice | None = None
     url: str | None = None
 
     @property

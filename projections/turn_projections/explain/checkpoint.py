@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from turn_ledger import events as e
 from turn_ledger.turn import Checkpoint
 from turn_projections.explain.case import Advice, Case, Reason, at_start, named
+from turn_projections.timeline import Step
 
 _RULE = "4.6"
 UNCHANGED = "unchanged"
@@ -32,8 +33,8 @@ def checkpoint_advice(case: Case, owed: Checkpoint) -> Advice:
         )
     if owed.error:
         return Advice(
-            f"Its checkpoint failed after {_times(owed.attempts)} and will be tried again by a living host, under "
-            f"the same id. Remove the cause (“{owed.error}”). To give it up instead:",
+            f"Its checkpoint is not made after {_times(owed.attempts)}; a living host tries again, under the "
+            f"same id. Remove the cause (“{owed.error}”). To give it up instead:",
             case.command("checkpoint", owed.id, "--abandon"),
         )
     return Advice("Its checkpoint is still owed. A living host makes it; nothing to do but wait.")
@@ -71,13 +72,21 @@ def _absence(case: Case) -> Iterator[Reason]:
             for step in reversed(case.timeline.steps)
             if isinstance(step.recorded.event, e.CheckpointAttempted)
         )
-        by = step.recorded.owner
-        over = case.owners.is_over(by)
-        why = "which died before the handler answered" if over else "and its handler has not answered yet"
-        text = f"{at_start(named(by))} began attempt {owed.attempts}, {why}. The same id is offered again."
-        yield Reason(step.recorded.position, _RULE, text)
+        yield Reason(step.recorded.position, _RULE, _unanswered(case, step))
     elif owed.state == "requested" and not owed.attempts:
         yield Reason(run.position, _RULE, "No host has tried to make it yet.")
+
+
+def _unanswered(case: Case, step: Step) -> str:
+    """An attempt without an answer: made by hand, by a host that died, or still on its way."""
+    before = step.before.checkpoint if step.before else None
+    if before is not None and before.state == "abandoned":
+        return "Somebody asked by hand for another attempt. The next host that makes checkpoints takes it."
+    by = step.recorded.owner
+    attempt = f"{at_start(named(by))} began attempt {case.run.checkpoint and case.run.checkpoint.attempts}"
+    if case.owners.is_over(by):
+        return f"{attempt} and died before its handler answered. The same id is offered again."
+    return f"{attempt}; its handler has not answered yet."
 
 
 def _recorded(reference: str, owed: Checkpoint | None) -> str:

@@ -145,7 +145,8 @@ def _completed(case: Case, step: Step) -> Iterator[Reason]:
 def _failed(case: Case, step: Step) -> Iterator[Reason]:
     event: e.TurnFailed = step.recorded.event  # type: ignore[assignment]
     rule, text = _FAILED[event.cause]
-    message = f": “{event.error}”" if event.error else "."
+    says_more = event.error and event.cause not in ("no_answer", "not_admitted", "runaway")
+    message = f": “{event.error}”" if says_more else "."
     yield _reason(step, rule, f"{text}{message}")
 
 
@@ -175,8 +176,8 @@ def _recovered(step: Step) -> str:
     mark_of = step.before.owner if step.before else None
     who = "the next start of that host" if mark_of and by.host == mark_of.host else "another host"
     return (
-        f"{at_start(named(by))}, {who}, found the mark and ended the turn: interrupted by the host's shutdown. "
-        "It is nobody's failure."
+        f"{at_start(named(by))}, {who}, found the mark and ended the turn: interrupted by the shutdown. It "
+        "is nobody's failure."
     )
 
 

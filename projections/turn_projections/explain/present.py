@@ -25,18 +25,28 @@ _GONE = {
 
 def present_reasons(case: Case) -> list[Reason]:
     """The reasons for a turn that is open or queued; none for one that has ended."""
-    if case.run.state == "queued":
+    run = case.run
+    if run.state == "queued":
         return list(_queued(case))
-    if case.run.is_open:
-        return list(_living(case) if case.owner_lives else _orphaned(case))
-    return []
+    if not run.is_open:
+        return []
+    reasons = list(_living(case) if case.owner_lives else _orphaned(case))
+    for parent in case.ahead:
+        text = f"It ends at the latest with its parent, turn {parent.turn}, which is {parent.state}."
+        reasons.append(Reason(parent.position, "4.3.10", text))
+    return reasons
 
 
 def present_advice(case: Case) -> Advice:
     """What to do about a turn that is open or queued."""
     if case.run.state == "queued":
         return _queued_advice(case)
-    return _living_advice(case) if case.owner_lives else _orphan_advice(case)
+    if case.owner_lives:
+        return _living_advice(case)
+    if case.ahead and case.ahead_advice:
+        text = f"Its parent, turn {case.ahead[0].turn}, comes first. {case.ahead_advice.text}"
+        return Advice(text, case.ahead_advice.command)
+    return _orphan_advice(case)
 
 
 # Open, and its owner is alive
@@ -53,8 +63,8 @@ def _living(case: Case) -> Iterator[Reason]:
         yield Reason(run.position, "4.3.7", text)
     elif run.stop_requested:
         text = (
-            "There is no end yet: the abort was not answered, or native work is not over. Under rule 4.3.5 "
-            "an unanswered abort leaves the turn running."
+            "There is no end yet: the assistant server did not answer the abort, or its work is not over. "
+            "Such a Stop is not confirmed, and the turn goes on."
         )
         yield Reason(run.position, "4.3.5", text)
     else:
@@ -66,7 +76,7 @@ def _living_advice(case: Case) -> Advice:
     run, owner = case.run, named(case.owner)
     if run.state == "stopped":
         return Advice(
-            "Wait for the shutdown to end. The next start ends the turn and asks for its checkpoint."
+            "Wait until it has shut down. The next start ends the turn and asks for its checkpoint."
         )
     if run.state == "unobserved":
         return Advice(
@@ -114,9 +124,7 @@ def _orphaned(case: Case) -> Iterator[Reason]:
 def _no_mark(case: Case) -> Reason:
     stopping = case.owner_stopping_at() if case.owners.was_stopping(case.owner) else None
     if stopping is not None:
-        text = (
-            "Its host had begun to shut down and died before it could mark the turn. Recovery adds the mark."
-        )
+        text = "Its host had begun to shut down and died before it marked the turn. Recovery adds the mark."
         return Reason(stopping, "4.4", text)
     text = (
         "There is no mark of a shutdown on it: its host died, or was replaced, in the middle of the work. "
@@ -156,8 +164,8 @@ def _queued(case: Case) -> Iterator[Reason]:
     if not case.owner_lives:
         at = case.owner_ended_at() or run.position
         text = (
-            f"{at_start(named(case.owner))} {_GONE[case.standing]}, and the text of the prompt with it: the "
-            "ledger keeps only its digest. So the queue is held."
+            f"{at_start(named(case.owner))} {_GONE[case.standing]}. The text of the prompt is gone with it, "
+            "for the ledger keeps only its digest. So the prompt is held."
         )
         yield Reason(at, "4.3.9", text)
     for ahead in case.ahead:
@@ -183,9 +191,9 @@ def _queued_advice(case: Case) -> Advice:
             "Send the same prompt again under this turn's id, or withdraw it:",
             case.command("settle", run.turn, "--as", "cancelled", "--reason", "withdrawn"),
         )
-    if case.ahead:
-        return Advice(
-            "Nothing to do while the turn before it is well. To see how that one is:",
-            case.command("explain", case.ahead[0].turn),
-        )
+    if case.ahead and case.ahead_advice:
+        first = f"Turn {case.ahead[0].turn} comes first."
+        if case.ahead_advice.command is None:
+            return Advice(f"{first} Nothing to do here while that one is well.")
+        return Advice(f"{first} {case.ahead_advice.text}", case.ahead_advice.command)
     return Advice("Send it, or withdraw it, in the application.")

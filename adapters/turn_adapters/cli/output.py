@@ -1,0 +1,67 @@
+"""How runs, times and JSON are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from turn_adapters.cli.table import Cell, Column, print_table
+from turn_ledger.turn import Run
+from turn_projections.runs import run_json
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on a line of its own."""
+    click.echo(msgspec.json.encode(value).decode())
+
+
+def print_runs(runs: Sequence[Run], *, json: bool, nothing: str) -> None:
+    """Runs as a table, or as the array of `run`; `nothing` is said to a person when there are none."""
+    if json:
+        print_json([run_json(run) for run in runs])
+    elif not runs:
+        click.echo(nothing)
+    else:
+        print_table(_COLUMNS, [list(_cells(run)) for run in runs])
+
+
+def when(at: str | None) -> str:
+    """A recorded time for people: UTC, to the second."""
+    return "" if at is None else at[:19].replace("T", " ")
+
+
+def state_cell(run: Run) -> Cell:
+    """The state, and what is worth knowing with it: the cause, or the phase."""
+    detail = run.cause if run.is_ended else run.phase if run.state == "running" else None
+    return Cell(f"{run.state} {detail}" if detail else run.state, run.state)
+
+
+def checkpoint_cell(run: Run) -> Cell:
+    """The checkpoint's state, with the attempts while it is not recorded."""
+    owed = run.checkpoint
+    if owed is None:
+        return Cell("")
+    tries = f" ({owed.attempts}×)" if owed.attempts and owed.state != "recorded" else ""
+    return Cell(owed.state + tries, owed.state)
+
+
+_COLUMNS = (
+    Column("turn"),
+    Column("state", fixed=False),
+    Column("conversation", drop=3),
+    Column("owner", drop=2),
+    Column("started (UTC)", drop=1),
+    Column("checkpoint", fixed=False, drop=4),
+)
+
+
+def _cells(run: Run) -> Iterable[Cell | str]:
+    yield run.turn
+    yield state_cell(run)
+    yield run.conversation
+    yield str(run.owner) if run.owner else ""
+    yield when(run.started_at)
+    yield checkpoint_cell(run)
