@@ -258,12 +258,13 @@ class TestAdmission:
                 await assistant.admit(other, prompt("again"))
             assert (await assistant.record(other, "msg_1")).kind == "absent"
 
-    async def test_begin_without_an_admission_is_refused(self, autojump_clock: Clock) -> None:
+    async def test_begin_without_an_admission_runs_an_input_without_text(self, autojump_clock: Clock) -> None:
         async with open_world() as world:
             assistant = await start(world)
             session = await assistant.create_session("/workspace", title="t")
-            with pytest.raises(AssistantError, match="never admitted"):
-                await assistant.begin(session, prompt("hello"))
+            await assistant.begin(session, prompt("[[fail]]"))
+            await trio.sleep(1)
+            assert (await assistant.record(session, "msg_1")).text == "Done."
 
     async def test_an_input_admitted_into_a_busy_session_joins_its_loop(self, autojump_clock: Clock) -> None:
         async with open_world() as world:
@@ -746,6 +747,20 @@ class TestPuppets:
             record = await assistant.record(session, "msg_1")
             assert record.totals == {"rows": 2, "tool_calls": 1, "output_tokens": 1}
             assert record.kind == "empty"
+
+    async def test_the_children_of_a_puppet_have_strings_of_their_own(self, autojump_clock: Clock) -> None:
+        async with open_world(default_script=None) as world:
+            assistant = await start(world)
+            session = await send(assistant, "hello")
+            parent = world.puppet("msg_1")
+            first, second = parent.child("msg_child_1"), parent.child()
+            first.done("found it")
+            assert len(await assistant.children(session)) == 2
+            record = await assistant.record(first.session.id, "msg_child_1")
+            assert (record.kind, record.text) == ("done", "found it")
+            parent.abort()
+            assert (await assistant.record(second.session.id, second.input_id)).kind == "abort"
+            assert (await assistant.record(first.session.id, "msg_child_1")).kind == "done"
 
     async def test_silence_tells_no_one(self, autojump_clock: Clock) -> None:
         async with open_world(default_script=None) as world:

@@ -270,6 +270,16 @@ class TestAdmission:
         assert (again.native_ids, again.text) == (first.native_ids, first.text)
         assert len(again.native_ids) == 1
 
+    async def test_beginning_again_after_an_abort_does_run_it_again(self, clock: Clock, ready: Ready) -> None:
+        """So a host must not: harmless is only the repetition for a turn that is at work or has finished."""
+        turn = await ready.send("stream")
+        await turn.at_work()
+        before = await turn.aborted()
+        await ready.assistant.begin(turn.session, turn.prompt)
+        after = await turn.at_work()
+        assert set(before.native_ids) <= set(after.native_ids)
+        await turn.aborted()
+
     async def test_an_unadmitted_input_is_absent(self, clock: Clock, ready: Ready) -> None:
         record = await ready.assistant.record(await ready.new_session(), new_prompt("never sent").id)
         assert (record.kind, record.busy) == ("absent", False)
@@ -382,6 +392,15 @@ class TestAborts:
         assert await ready.assistant.drop_requests(turn.session) == 0
         assert (await turn.record()).kind == "abort"
 
+    async def test_dropping_the_request_of_a_turn_at_work_ends_it_as_rejected(
+        self, clock: Clock, ready: Ready
+    ) -> None:
+        turn = await ready.send("question")
+        await turn.until(lambda record: record.phase == "waiting")
+        assert await ready.assistant.drop_requests(turn.session) == 1
+        record = await turn.ended()
+        assert (record.kind, record.rejected) == ("done", True)
+
 
 class TestSessions:
     async def test_deleting_twice_is_harmless(self, clock: Clock, ready: Ready) -> None:
@@ -393,6 +412,15 @@ class TestSessions:
             assert not await ready.assistant.has_session(turn.session)
             record = await turn.record()
             assert (record.kind, record.busy) == ("gone", False)
+
+    async def test_deleting_does_not_end_the_work_and_an_abort_does(self, clock: Clock, ready: Ready) -> None:
+        turn = await ready.send("retry")
+        await turn.until(lambda record: record.phase == "retrying")
+        await ready.assistant.delete_session(turn.session)
+        record = await turn.record()
+        assert (record.kind, record.busy) == ("gone", True)
+        await ready.assistant.abort(turn.session)
+        await turn.until(lambda record: record.kind == "gone" and not record.busy)
 
     async def test_children_are_listed_and_end_with_their_parent(self, clock: Clock, ready: Ready) -> None:
         turn = await ready.send("child")

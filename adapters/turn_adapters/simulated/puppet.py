@@ -38,9 +38,11 @@ class Puppet:
     # At work.
 
     def busy(self) -> None:
+        """At work."""
         self._revived().set_phase("working")
 
     def streaming(self, text: str = "…", *, deltas: int = 1) -> None:
+        """Text arrives, `deltas` times."""
         work = self._revived()
         for _ in range(deltas):
             work.stream(text)
@@ -61,14 +63,17 @@ class Puppet:
         self._revived().ask()
 
     def answer(self, reply: Literal["once", "reject"] = "once") -> None:
+        """A person answers what `wait_user` asked; `reject` ends the turn."""
         work = self.work
         if work is not None and work.request is not None:
             self._world.answer(work.request, reply)
 
     def retry(self, message: str = "the provider is overloaded") -> None:
+        """The provider refuses for now and the server waits."""
         self._revived().set_phase("retrying", retry_message=message)
 
     def compact(self) -> None:
+        """The history is being shortened."""
         self._revived().set_phase("compacting")
 
     def child(self, input_id: str | None = None) -> Puppet:
@@ -79,6 +84,7 @@ class Puppet:
     # The end.
 
     def done(self, text: str = "Done.") -> None:
+        """The row finishes with an answer."""
         work = self.work
         if work is not None and work.row is not None:
             work.row.streamed += text
@@ -90,6 +96,7 @@ class Puppet:
         self._announce(row)
 
     def empty(self) -> None:
+        """The row finishes without an answer."""
         work = self.work
         if work is not None and work.row is not None:
             work.unsay()
@@ -101,6 +108,7 @@ class Puppet:
         self._announce(row)
 
     def error(self, message: str = "the model is not available", *, credential: bool = False) -> None:
+        """A genuine error ends the row."""
         work = self.work
         if work is not None:
             work.fail(message, credential=credential)
@@ -111,7 +119,7 @@ class Puppet:
         self._announce(row)
 
     def abort(self) -> None:
-        """The row is aborted, by whomever."""
+        """The row is aborted, by whomever, and those of its children are."""
         work = self.work
         if work is not None:
             work.abort()
@@ -145,6 +153,7 @@ class Puppet:
     # How calls about it are treated.
 
     def lose_begins(self, times: float = math.inf) -> None:
+        """Calls of `begin` are answered and start nothing."""
         self._world.treatment(self.input_id).begins_to_lose = times
 
     def lose_aborts(self, times: float = math.inf) -> None:
@@ -159,6 +168,7 @@ class Puppet:
 
     @property
     def session(self) -> NativeSession:
+        """The session that holds the turn's input."""
         return self._world.session_of(self.input_id)
 
     @property

@@ -77,6 +77,7 @@ class Work:
         self._emit_row()
 
     def set_phase(self, phase: Phase, *, retry_message: str = "") -> None:
+        """What it does now; `retry_message` is the provider's, for `retrying`."""
         if self.is_running and phase != self.phase:
             self.phase = phase
             self.retry_message = retry_message
@@ -177,10 +178,12 @@ class Work:
         self._end_in_error(message, is_abort=False, credential=credential)
 
     def abort(self) -> None:
-        """An abort ends it, in back-off without a trace of why."""
+        """An abort ends it and its children, in back-off without a trace of why."""
         if self.over.is_set():
             return
         self._stop_player()
+        for child in self.children:
+            child.abort()
         if self.is_running and self.phase == "retrying":
             if self.row is not None:
                 self.row.is_completed = True
@@ -194,8 +197,7 @@ class Work:
         """As the server does it: children first, and a moment between the first idle and the row's end."""
         self._stop_player()
         for child in self.children:
-            if child.is_running:
-                await child.abort_slowly(gap_seconds)
+            await child.abort_slowly(gap_seconds)
         if self.is_running and self.phase != "retrying":
             self.early_idle(ABORTED)
             await trio.sleep(gap_seconds)
@@ -215,6 +217,7 @@ class Work:
     # The children.
 
     def began_child(self, child: Work) -> None:
+        """A sub-agent has begun: an abort of this work will end it too."""
         self.children.append(child)
         self._emit("child", child=child.session.id, message=self.row.id if self.row else None)
 

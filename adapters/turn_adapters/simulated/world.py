@@ -177,6 +177,7 @@ class SimulatedWorld:
         return self.starts != "fail"
 
     def allow_starts(self) -> None:
+        """Processes come up again, and those that wait do now."""
         self.starts = "work"
         self._starts_allowed.set()
         self._starts_allowed = trio.Event()
@@ -186,14 +187,18 @@ class SimulatedWorld:
         """The newest process that is alive."""
         return next((process for process in reversed(self.processes) if process.is_alive), None)
 
-    def exit_server(self, how: str = "the server process has exited") -> None:
-        """Every process dies by itself, without a word to the rows."""
+    def exit_server(
+        self, generation: str | None = None, *, how: str = "the server process has exited"
+    ) -> None:
+        """The process of a generation, or every one, dies by itself, without a word to the rows."""
         for process in self.processes:
-            process.die(how)
+            if generation in (None, process.generation):
+                process.die(how)
 
     # Sessions.
 
     def create_session(self, workspace: str, title: str, parent: str | None = None) -> NativeSession:
+        """A new session, of a sub-agent when it has a parent."""
         session = NativeSession(
             id=f"ses_{next(self._names):09}", workspace=workspace, title=title, parent=parent
         )
@@ -206,6 +211,7 @@ class SimulatedWorld:
         return None if found is None or found.is_deleted else found
 
     def children_of(self, session: str) -> list[NativeSession]:
+        """The sessions of its sub-agents."""
         return [child for child in self.sessions.values() if child.parent == session and not child.is_deleted]
 
     def delete(self, session: NativeSession) -> None:
@@ -319,6 +325,7 @@ class SimulatedWorld:
         self.break_stream()
 
     def resume_stream(self) -> None:
+        """Streams can be opened again and reads work; nothing is replayed."""
         self.wire.is_down = self.wire.reads_fail = self.wire.is_mute = False
 
     def mute_stream(self) -> None:
