@@ -36,7 +36,7 @@ class Request:
 
 
 class Process:
-    """One life of a server process. `pid` is no process of this machine, on purpose."""
+    """One life of a server process. `pid` never names a real process, on purpose."""
 
     def __init__(
         self, nursery: trio.Nursery, wire: Wire, generation: str, *, pid: int, pid_started: int
