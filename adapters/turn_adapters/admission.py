@@ -281,16 +281,23 @@ async def _wait_for_checkpoint(runtime: Runtime, turn: str) -> None:
 
 
 async def _admit(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> None:
-    """Store the input on the server, then start it. What came of it, the observer reads in the record."""
+    """Store the input on the server, then start it. What came of it, the observer reads in the record.
+
+    After a call that was not answered, only an input that the record proves absent is sent again: one
+    that ran and was aborted would run a second time.
+    """
     for attempt in range(ADMIT_ATTEMPTS_MAX):
-        if attempt:
-            await trio.sleep(ADMIT_AGAIN_SECONDS)
-        if live.closed.is_set() or runtime.is_stopping:
-            return
         try:
             assistant = runtime.require_assistant()
+            if attempt:
+                await trio.sleep(ADMIT_AGAIN_SECONDS)
+                record = await assistant.record(live.session, prompt.id)
+                if record.busy or record.kind != "absent":
+                    break
+            if _is_over(runtime, live):
+                return
             await assistant.admit(live.session, prompt)
-            if live.closed.is_set() or live.run.stop_requested or runtime.is_stopping:
+            if _is_over(runtime, live):
                 return  # stopped in between: nothing is started any more
             await assistant.begin(live.session, prompt)
             break
@@ -298,3 +305,7 @@ async def _admit(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> None:
             continue
     live.is_begun = True
     live.read_again()
+
+
+def _is_over(runtime: Runtime, live: LiveTurn) -> bool:
+    return live.closed.is_set() or live.run.stop_requested is not None or runtime.is_stopping
