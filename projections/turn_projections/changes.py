@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from turn_ledger import events as e
+from turn_ledger.events import Recorded
 from turn_ledger.turn import Checkpoint, Run
 from turn_projections.timeline import Step
 
@@ -27,6 +28,21 @@ def step_in_words(step: Step) -> list[str]:
         case e.TurnCompleted() | e.TurnInterrupted() | e.TurnCancelled() | e.TurnFailed():
             words += _evidence(event.evidence)
     return words
+
+
+def host_event_in_words(recorded: Recorded) -> list[str]:
+    """What a host's event says."""
+    match recorded.event:
+        case e.HostStarted() | e.HostStopping() | e.HostStopped():
+            return [f"epoch {recorded.event.epoch}"]
+        case e.HostExpired():
+            return [f"epoch {recorded.event.epoch}", recorded.event.reason]
+        case e.ServerStarted():
+            process = f"process {recorded.event.pid}" if recorded.event.pid else "attached"
+            return [f"generation {recorded.event.generation}", recorded.event.url, process]
+        case e.ServerStopped():
+            return [f"generation {recorded.event.generation}", recorded.event.proof]
+    return []
 
 
 def changes_in_words(before: Run | None, after: Run | None) -> Iterator[str]:

@@ -99,10 +99,13 @@ def recover(
     records: Mapping[str, NativeRecord] | None = None,
     at_work: Collection[str] = (),
     conversation: str | None = None,
+    of: str | None = None,
     unmarked: Unmarked = "leave",
     generation: str | None = None,
 ) -> Recovery:
     """One pass over the ledger's open turns, or those of one conversation, by this host.
+
+    `of`: only the turns that a host of this name owned.
 
     Raises `StaleOwner` if this host's epoch is over, and the store's errors. A stream that is damaged
     is left, with the reason; the others go on.
@@ -119,6 +122,7 @@ def recover(
             unmarked=unmarked,
             generation=generation,
         )
+        steps = [step for step in steps if of is None or (step.run.owner and step.run.owner.host == of)]
         result.left = {step.run.turn: step.left for step in steps if step.left}
         todo = [step for step in steps if step.commands]
         if not todo:

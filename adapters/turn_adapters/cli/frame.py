@@ -127,12 +127,12 @@ def _answer(frame: Frame, arguments: Sequence[str]) -> int:
 
 def _explained(error: Exception) -> tuple[str, int]:
     """The line that tells an error, and its exit code."""
-    from turn_ledger.errors import CannotOpen, LedgerError, StoreError
+    from turn_ledger.errors import CannotOpen, LedgerError
 
     if isinstance(error, CannotOpen):
         return f"{PROGRAM}: {error}; name the ledger with --ledger URL or ${URL_VARIABLE}", UNREADABLE
     if isinstance(error, LedgerError):
-        return f"{PROGRAM}: {error}", UNREADABLE if isinstance(error, StoreError) else FINDING
+        return f"{PROGRAM}: {error}", _code_of(error)
     if os.environ.get(TRACEBACK):
         raise error
     text = f"{type(error).__name__}: {error}"
@@ -140,6 +140,15 @@ def _explained(error: Exception) -> tuple[str, int]:
         return f"{PROGRAM}: {text}", UNREADABLE
     advice = f"a mistake of this program, please report it (set {TRACEBACK}=1 to see where)"
     return f"{PROGRAM}: {text}; {advice}", UNREADABLE
+
+
+def _code_of(error: Exception) -> int:
+    from turn_ledger.errors import StoreError
+    from turn_projections.replay import BadPosition
+
+    if isinstance(error, StoreError):
+        return UNREADABLE
+    return USAGE if isinstance(error, BadPosition) else FINDING
 
 
 def _fail(line: str, code: int) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -37,6 +39,24 @@ class Settings:
 
         return Ledger.open(self.ledger_url)
 
+    @contextmanager
+    def deciding(self) -> Iterator[Ledger]:
+        """The ledger, opened by a host of this process's own (`cli-…`), whose epoch ends in order.
+
+        Call only after `reading` has found the ledger: this would create a missing file.
+        """
+        from turn_ledger import HostAlive, Ledger
+
+        try:
+            ledger = Ledger.open(self.ledger_url, host=f"cli-{os.getpid()}")
+        except HostAlive:  # the same number in another container
+            ledger = Ledger.open(self.ledger_url, host=f"cli-{secrets.token_hex(4)}")
+        with ledger:
+            try:
+                yield ledger
+            finally:
+                ledger.shut_down()
+
 
 def common_options(command: F) -> F:
     """`--ledger` and `--json`. A value after the command wins over one before it."""
@@ -60,6 +80,11 @@ def common_options(command: F) -> F:
 def turn_argument(*, required: bool = True) -> Callable[[F], F]:
     """The argument TURN, which a shell can complete."""
     return click.argument("turn", required=required, shell_complete=_complete_turns)
+
+
+def position_option(command: F) -> F:
+    """`--at POSITION`."""
+    return click.option("--at", metavar="POSITION", type=int, help="As of this position.")(command)
 
 
 def example(*lines: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from turn_adapters.cli.table import Cell, Column, print_table
+from turn_adapters.cli.table import Cell, Column, print_table, printable, styled, terminal_width, wrapped
 from turn_ledger.turn import Run
 from turn_projections.runs import run_json
 
@@ -26,6 +26,31 @@ def print_runs(runs: Sequence[Run], *, json: bool, nothing: str) -> None:
         click.echo(nothing)
     else:
         print_table(_COLUMNS, [list(_cells(run)) for run in runs])
+
+
+def print_run(run: Run) -> None:
+    """One run as a block of lines, what is unknown left out."""
+    rows: list[tuple[str, str]] = []
+    for name, value in run_json(run).items():
+        if value not in (None, "", 0):
+            rows.append((name.replace("_", " "), _told(value)))
+    width = terminal_width()
+    margin = max(len(name) for name, _ in rows) + 2
+    for name, text in rows:
+        lines = wrapped(printable(text), None if width is None else max(width - margin, 1))
+        for index, line in enumerate(lines):
+            label = styled(name, "head") + " " * (margin - len(name))
+            click.echo(
+                (label if index == 0 else " " * margin) + styled(line, text if name == "state" else "")
+            )
+
+
+def _told(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    if "epoch" in value:
+        return f"{value['host']}#{value['epoch']}"
+    return ", ".join(f"{name} {part}" for name, part in value.items() if part not in (None, ""))
 
 
 def when(at: str | None) -> str:
