@@ -26,7 +26,11 @@ from turn_ledger.events import ServerStarted
 from turn_projections.settle import NativeRecord
 
 BINARY = Path(__file__).parents[1] / "tools/opencode/node_modules/.bin/opencode"
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
+
+ASKS = {"bash": {"*": "allow", "echo ask*": "ask"}}
+"""OpenCode's permissions in which a command that begins with `echo ask` waits for a person."""
+
 POLL_SECONDS = 0.02
 
 Value = TypeVar("Value")
@@ -113,23 +117,22 @@ class SharedOpenCode:
     def __init__(self, directory: Path) -> None:
         self.url = ""
         self.password = ""
+        self.generation = new_generation()
         self.model = ScriptedModel()
         self._directory = directory
-        self._workspaces = itertools.count(1)
+        self.workspace = directory / "workspace"
         self._is_ready = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="shared OpenCode")
 
     @asynccontextmanager
     async def attach(self) -> AsyncIterator[Running]:
-        """A connection for one test, and a new workspace."""
-        workspace = self._directory / f"workspace-{next(self._workspaces)}"
-        workspace.mkdir()
+        """A connection for one test. All share one workspace: for each new one the server takes seconds."""
         server = AttachedOpenCode(self.url, self.password)
         spawned = Spawned()
         try:
             assistant = await server.start(new_generation(), spawned)
-            yield Running(server, assistant, self.model, workspace, spawned.told[0])
+            yield Running(server, assistant, self.model, self.workspace, spawned.told[0])
         finally:
             await server.close()
 
@@ -155,11 +158,12 @@ class SharedOpenCode:
     async def _serve(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._leave = trio.Event()
+        self.workspace.mkdir()
         async with scripted_model() as model:
             self.model = model
-            server = new_server(self._directory, model)
+            server = new_server(self._directory, model, permission=ASKS)
             try:
-                assistant = await server.start(new_generation(), Spawned())
+                assistant = await server.start(self.generation, Spawned())
                 self.url = assistant.url
                 self.password = server._password or ""
                 self._is_ready.set()

@@ -164,13 +164,12 @@ class OpenCodeAssistant:
             part["metadata"] = metadata
         body = {"messageID": prompt.id, "noReply": True, "parts": [part]}
         directory = await self._directory(session)
-        answer = await self._server.call(
-            "POST", f"/session/{session}/message", directory=directory, body=body
-        )
-        row = decode(answer, Row)
-        # An id that another session knows already is answered with 200 and stored there.
-        if (row.info.id, row.info.session) != (prompt.id, session):
-            raise AssistantError(f"OpenCode stored input {prompt.id} as {row.info.id} in {row.info.session}")
+        await self._server.call("POST", f"/session/{session}/message", directory=directory, body=body)
+        # With an id that another session knows already, the text goes there, and the answer does not say so.
+        if not await self._has_row(session, prompt.id):
+            raise AssistantError(
+                f"OpenCode did not store input {prompt.id} in session {session}; does another one use the id?"
+            )
 
     async def _record(self, session: str, input_id: str, directory: str) -> NativeRecord:
         status = await self._status(session, directory)
@@ -222,8 +221,9 @@ class OpenCodeAssistant:
         raise AssistantError(f"OpenCode's session {session} has more than {PAGES_MAX * ROWS_A_PAGE} rows")
 
     async def _has_row(self, session: str, message: str) -> bool:
+        directory = self._directories.get(session)
         path = f"/session/{session}/message/{message}"
-        return await self._server.find("GET", path) is not None
+        return await self._server.find("GET", path, directory=directory) is not None
 
     async def _directory(self, session: str) -> str:
         directory = self._directories.get(session) or await self._look_up(session)

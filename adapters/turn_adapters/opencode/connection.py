@@ -28,8 +28,14 @@ class Connection:
         self.url = _checked(url)
         # Each call has one limit for the whole of it, a trio scope, so the client's own are off. Proxies and
         # `.netrc` of the environment are left out: they are not meant for a server on this machine.
+        # Each call has a connection of its own: the server closes idle ones without a word, and a prompt
+        # that is sent into one just then gets no answer (seen under load).
         self.client = httpx.AsyncClient(
-            base_url=self.url, auth=httpx.BasicAuth("opencode", password), timeout=None, trust_env=False
+            base_url=self.url,
+            auth=httpx.BasicAuth("opencode", password),
+            timeout=None,
+            trust_env=False,
+            limits=httpx.Limits(max_keepalive_connections=0),
         )
 
     def __repr__(self) -> str:

@@ -197,8 +197,9 @@ def newest_input(rows: Iterable[Row]) -> str | None:
 
 
 def error_text(error: NativeError) -> str:
-    """One readable line or more, at most `ERROR_CHARACTERS_MAX` characters: status code and message."""
+    """Status code and message, without the server's own stack, at most `ERROR_CHARACTERS_MAX` characters."""
     message = str(error.data.get("message") or error.name or "an error without a message")
+    message = message.partition("\n    at ")[0]
     code = error.data.get("statusCode")
     if code is not None:
         message = f"HTTP {code}: {message}"
