@@ -28,6 +28,7 @@ class LiveTurn:
         self.source: Source = "stream"
         self.is_begun = False
         self.is_generation_gone = False
+        self.is_late_kept = False
         self.absent_since: float | None = None
         self.lost_since: float | None = None
         self.observable_at = 0.0

@@ -138,7 +138,7 @@ async def _abort(runtime: Runtime, live: LiveTurn) -> None:
             await trio.sleep(LOOK_SECONDS)
             continue
         if not record.busy and record.kind != "busy":
-            if record.kind == "done":
+            if record.kind == "done" and not live.is_late_kept:
                 await _keep_late(runtime, live, record.native_ids, record.totals)
             return
         await trio.sleep(LOOK_SECONDS)
