@@ -108,7 +108,7 @@ class Codec:
         )
         try:
             state: bytes = self._encode(envelope)
-            proven = self._decoders[stored_type].decode(state)
+            proven: Any = self._decoders[stored_type].decode(state)
         except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, OverflowError) as error:
             raise DoesNotFit(f"{kind.__name__} cannot be stored: {error}") from error
         if len(state) > STATE_BYTES_MAX:

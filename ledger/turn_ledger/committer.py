@@ -1,7 +1,8 @@
 """Group commit: whoever holds the writer's lock commits its own units and takes along what waits.
 
 A caller returns when its units are durable, or knows that nothing of them was recorded. Units of one
-commit are independent: one that is refused does not touch the others.
+commit are independent: one that is refused, or is wrong, does not touch the others. A thread that is
+interrupted in the middle leaves a known outcome too: the ledger itself is asked whether it is durable.
 """
 
 from __future__ import annotations
@@ -20,19 +21,24 @@ Unit: TypeAlias = Callable[[Work], Any]
 
 BATCH_UNITS_MAX = 1_000
 
-# A mistake in one caller's unit is that caller's: the others of the same commit go on.
-_PROGRAMMING = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-
 
 class _Batch:
+    """The units of one caller. `round` is set once a transaction has taken them along."""
+
     def __init__(self, units: Sequence[Unit]) -> None:
         self.units = units
-        self.outcomes: list[Any] | None = None
-        self.error: BaseException | None = None
+        self.outcomes: list[Any] = []
+        self.round: _Round | None = None
 
-    @property
-    def is_done(self) -> bool:
-        return self.outcomes is not None or self.error is not None
+
+class _Round:
+    """One transaction: what it carried, and, once that is known, whether it became durable."""
+
+    def __init__(self, batches: list[_Batch]) -> None:
+        self.batches = batches
+        self.work: Work | None = None
+        self.is_settled = False
+        self.error: LedgerError | None = None
 
 
 class Committer:
@@ -46,74 +52,94 @@ class Committer:
         self.commits = 0
 
     def run(self, units: Sequence[Unit], *, busy_seconds: float | None = None) -> list[Any]:
-        """The outcome of each unit, in order: what it returned, or the `LedgerError` it raised.
+        """The outcome of each unit, in order: what it returned, or the error it raised.
 
         Raises `StoreError` if the transaction could not be made durable; then nothing was recorded.
         """
         batch = _Batch(units)
         self._waiting.append(batch)
-        timeout = -1 if busy_seconds is None else busy_seconds
-        if not self._lock.acquire(timeout=timeout):
-            return self._give_up(batch, timeout)
         try:
-            if not batch.is_done:
-                self._commit(self._drain(), busy_seconds)
+            is_leading = self._lock.acquire(timeout=-1 if busy_seconds is None else busy_seconds)
+        except BaseException:
+            self._withdraw(batch)
+            raise
+        if not is_leading:
+            if self._withdraw(batch):
+                raise StoreUnavailable(
+                    f"another thread has been writing for {busy_seconds} s; nothing was recorded, try again"
+                )
+            self._lock.acquire()  # a leader has taken it along: the outcome is on its way
+        try:
+            while batch.round is None:
+                self._commit(self._next_round(batch), busy_seconds)
+            if not batch.round.is_settled:  # its leader was interrupted before it could tell
+                self._settle(batch.round, _interrupted())
         finally:
             self._lock.release()
-        if batch.error is not None:
-            raise batch.error
-        assert batch.outcomes is not None
+        if batch.round.error is not None:
+            raise batch.round.error
         return batch.outcomes
 
-    def _give_up(self, batch: _Batch, seconds: float) -> list[Any]:
+    def _withdraw(self, batch: _Batch) -> bool:
         try:
             self._waiting.remove(batch)
-        except ValueError:  # a leader has taken it along: the outcome is on its way
-            with self._lock:
-                pass
-            if batch.error is not None:
-                raise batch.error from None
-            assert batch.outcomes is not None
-            return batch.outcomes
-        raise StoreUnavailable(
-            f"another thread has been writing for {seconds} s; nothing was recorded, try again"
-        )
+        except ValueError:
+            return False
+        return True
 
-    def _drain(self) -> list[_Batch]:
+    def _next_round(self, own: _Batch) -> _Round:
         batches: list[_Batch] = []
         units = 0
         while self._waiting and units < BATCH_UNITS_MAX:
             batches.append(self._waiting.popleft())
             units += len(batches[-1].units)
-        return batches
+        if not batches:  # whoever took this one out of the queue was interrupted before it ran
+            batches.append(own)
+        return _Round(batches)
 
-    def _commit(self, batches: list[_Batch], busy_seconds: float | None) -> None:
-        results: list[list[Any]] = []
+    def _commit(self, this: _Round, busy_seconds: float | None) -> None:
+        for batch in this.batches:
+            batch.round = this
         try:
             with self._store.write(busy_seconds=busy_seconds) as writer:
-                for batch in batches:
-                    results.append([self._outcome(writer, unit) for unit in batch.units])
+                this.work = work = self._make_work(writer)
+                for batch in this.batches:
+                    for unit in batch.units:
+                        batch.outcomes.append(self._outcome(work, unit))
+        except LedgerError as error:
+            self._settle(this, error)
         except BaseException as error:
-            for batch in batches:
-                batch.error = (
-                    error
-                    if isinstance(error, LedgerError)
-                    else StoreUnavailable(
-                        f"the writer was interrupted: {error!r}; nothing was recorded, try again"
-                    )
-                )
-            if not isinstance(error, LedgerError):
-                raise
-            return
-        self.commits += 1
-        for batch, outcomes in zip(batches, results, strict=True):
-            batch.outcomes = outcomes
+            self._settle(this, _interrupted())
+            error.add_note(
+                "turn-ledger: what was being appended was "
+                + ("not recorded" if this.error else "recorded, and is durable")
+            )
+            raise
+        else:
+            this.is_settled = True
+            self.commits += 1
 
-    def _outcome(self, writer: Writer, unit: Unit) -> Any:
-        work = self._make_work(writer)
+    def _outcome(self, work: Work, unit: Unit) -> Any:
         try:
-            result = unit(work)
-        except (LedgerError, *_PROGRAMMING) as error:
+            return work.do(unit)
+        except self._store.faults:
+            raise
+        except Exception as error:  # a refusal, or a mistake in this unit: the others go on
             return error
-        work.flush()
-        return result
+
+    def _settle(self, this: _Round, error: LedgerError) -> None:
+        """Find out whether a transaction that ended with an error, or was interrupted, is durable."""
+        is_durable = False
+        row = this.work.last_row if this.work else None
+        if row is not None and all(len(batch.outcomes) == len(batch.units) for batch in this.batches):
+            try:
+                with self._store.read() as snapshot:
+                    is_durable = snapshot.holds(row)
+            except LedgerError:
+                pass
+        this.error = None if is_durable else error
+        this.is_settled = True
+
+
+def _interrupted() -> StoreUnavailable:
+    return StoreUnavailable("the thread that was writing was interrupted; nothing was recorded, try again")

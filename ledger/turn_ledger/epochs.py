@@ -8,16 +8,19 @@ ledger without its end either holds its lock, or is dead for good.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from turn_ledger.codec import Codec
 from turn_ledger.commands import StopByShutdown
-from turn_ledger.errors import HostAlive
+from turn_ledger.errors import CorruptLedger, HostAlive
 from turn_ledger.events import HostExpired, HostStarted, HostStopped, HostStopping, Owner
+from turn_ledger.host import HostState
 from turn_ledger.store.port import Store
-from turn_ledger.work import Clock, Identity, NewId, Trusted, Work
+from turn_ledger.units import Unit
+from turn_ledger.work import Clock, Identity, NewId, Trusted, Work, fitting
 
 POLL_SECONDS = 0.05
+RIVAL_SECONDS = 5.0
+"""How long a rival that is beginning an epoch of the same name may take until it stands in the ledger."""
 
 
 class _Raced(Exception):
@@ -37,57 +40,55 @@ def begin_epoch(
     sleep: Callable[[float], None],
 ) -> Identity:
     """Begin the next epoch of a name. Raises `HostAlive` if it still lives after `wait_seconds`."""
+    fitting(host, "a host's name")
     waited = 0.0
     while True:
         with store.read() as snapshot:
             row = snapshot.host(host)
         epoch = row.state.epoch if row else 0
-        over = row is None or row.state.is_over(epoch)
-        if over or takeover or not store.liveness.is_alive(host, epoch):
+        is_free = row is None or row.state.is_over(epoch) or not store.liveness.is_alive(host, epoch)
+        if is_free or takeover:
             identity = Identity(Owner(host=host, epoch=epoch + 1), new_id())
-            if store.liveness.acquire(host, epoch + 1):
-                try:
-                    _append_start(store, identity, epoch, writer_version, takeover, codec, clock, new_id)
-                except _Raced:
-                    store.liveness.release(host, epoch + 1)
-                except BaseException:
-                    store.liveness.release(host, epoch + 1)
-                    raise
-                else:
-                    if epoch:
-                        store.liveness.forget(host, epoch)
-                    return identity
-        if waited >= wait_seconds and not takeover:
+            if _begin(store, identity, writer_version, codec, clock, new_id):
+                if epoch:
+                    store.liveness.forget(host, epoch)
+                return identity
+        if waited >= (max(wait_seconds, RIVAL_SECONDS) if is_free or takeover else wait_seconds):
             raise HostAlive(host, epoch)
         sleep(POLL_SECONDS)
         waited += POLL_SECONDS
 
 
-def _append_start(
-    store: Store,
-    identity: Identity,
-    epoch_seen: int,
-    writer_version: str,
-    takeover: bool,
-    codec: Codec,
-    clock: Clock,
-    new_id: NewId,
-) -> None:
+def _begin(
+    store: Store, identity: Identity, writer_version: str, codec: Codec, clock: Clock, new_id: NewId
+) -> bool:
+    """Take the lock, then append `HostStarted` if nobody did so since; False if somebody was faster."""
     owner = identity.owner
-    with store.write() as writer:
-        work = Work(writer, identity, codec=codec, clock=clock, new_id=new_id, trusted=Trusted())
+
+    def unit(work: Work) -> None:
         state = work.host(owner.host)
-        if (state.epoch if state else 0) != epoch_seen:
+        if (state.epoch if state else 0) != owner.epoch - 1:
             raise _Raced
-        if state is not None and not state.is_over(epoch_seen) and takeover:
-            work.append_host(
-                owner.host, HostExpired(epoch=epoch_seen, by=owner, reason="taken over by the next epoch")
-            )
+        if state is not None and not state.is_over(state.epoch) and store.liveness.is_alive(*_pair_of(state)):
+            expired = HostExpired(epoch=state.epoch, by=owner, reason="taken over by the next epoch")
+            work.append_host(owner.host, expired)
         work.append_host(
-            owner.host,
-            HostStarted(epoch=owner.epoch, instance=identity.instance, writer=writer_version),
+            owner.host, HostStarted(epoch=owner.epoch, instance=identity.instance, writer=writer_version)
         )
-        work.flush()
+
+    if not store.liveness.acquire(*_pair(owner)):
+        return False
+    try:
+        with store.write() as writer:
+            work = Work(writer, identity, codec=codec, clock=clock, new_id=new_id, trusted=Trusted())
+            work.do(unit, by_living=False)
+    except _Raced:
+        store.liveness.release(*_pair(owner))
+        return False
+    except BaseException:
+        store.liveness.release(*_pair(owner))
+        raise
+    return True
 
 
 def stop_accepting(work: Work) -> None:
@@ -97,48 +98,60 @@ def stop_accepting(work: Work) -> None:
 
 
 def mark_open_turns(work: Work) -> list[str]:
-    """Mark every turn of this owner that is still open, in this one transaction; their ids."""
-    work.require_alive()
+    """Mark every turn of this owner that is still open, in this one transaction; their ids.
+
+    A turn whose stream is damaged is quarantined: it gets no mark, and keeps none from the others.
+    """
     marked = []
     for run in work.writer.open_runs(host=work.owner.host, epoch=work.owner.epoch):
-        if run.state != "stopped":
+        if run.state == "stopped":
+            continue
+        try:
             work.apply(StopByShutdown(turn=run.turn, owner=work.owner, by=work.owner))
-            marked.append(run.turn)
+        except CorruptLedger:
+            continue
+        marked.append(run.turn)
     return marked
 
 
 def stopped(work: Work) -> None:
     """`HostStopped`: this owner is over."""
-    work.require_alive()
     work.append_host(work.owner.host, HostStopped(epoch=work.owner.epoch))
 
 
-def expire_dead(store: Store, run: Callable[[Callable[[Work], Any]], Any], by: Owner) -> list[Owner]:
+def expire_dead(store: Store, run: Callable[[Unit[list[Owner]]], list[Owner]], by: Owner) -> list[Owner]:
     """Record `HostExpired` for every epoch that the ledger thinks alive and that nobody keeps alive."""
     with store.read() as snapshot:
         states = [row.state for row in snapshot.hosts()]
-    expired = []
-    for state in states:
-        dead = Owner(host=state.host, epoch=state.epoch)
-        if dead == by or state.is_over(state.epoch) or store.liveness.is_alive(*_pair(dead)):
-            continue
+    dead = [
+        Owner(host=state.host, epoch=state.epoch)
+        for state in states
+        if state.host != by.host
+        and not state.is_over(state.epoch)
+        and not store.liveness.is_alive(*_pair_of(state))
+    ]
+    if not dead:
+        return []
 
-        def expire(work: Work, dead: Owner = dead) -> bool:
-            work.require_alive()
-            current = work.host(dead.host)
-            if current is None or current.is_over(dead.epoch):
-                return False
-            work.append_host(
-                dead.host,
-                HostExpired(epoch=dead.epoch, by=work.owner, reason="its process is gone"),
-            )
-            return True
+    def expire(work: Work) -> list[Owner]:
+        expired = []
+        for owner in dead:
+            current = work.host(owner.host)
+            if current is not None and not current.is_over(owner.epoch):
+                reason = "its process is gone"
+                work.append_host(owner.host, HostExpired(epoch=owner.epoch, by=work.owner, reason=reason))
+                expired.append(owner)
+        return expired
 
-        if run(expire):
-            expired.append(dead)
-            store.liveness.forget(*_pair(dead))
+    expired = run(expire)
+    for owner in expired:
+        store.liveness.forget(*_pair(owner))
     return expired
 
 
 def _pair(owner: Owner) -> tuple[str, int]:
     return owner.host, owner.epoch
+
+
+def _pair_of(state: HostState) -> tuple[str, int]:
+    return state.host, state.epoch

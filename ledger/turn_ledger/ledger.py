@@ -7,11 +7,9 @@ raises and has recorded nothing. The only module that knows the clock and chance
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -38,11 +36,11 @@ from turn_ledger.events import (
 )
 from turn_ledger.reader import Reader
 from turn_ledger.store.port import Store, Writer
-from turn_ledger.streams import rebuilt
+from turn_ledger.streams import rebuilt, verify_hosts
 from turn_ledger.turn import Run
 from turn_ledger.units import Admission, Change, Unit
 from turn_ledger.urls import sqlite_path
-from turn_ledger.work import Identity, Work, verify_hosts
+from turn_ledger.work import Identity, Work, fitting
 
 BUSY_SECONDS = 5.0
 
@@ -361,8 +359,7 @@ class Ledger(Reader):
 
     def _checkpoint(self, checkpoint: str, command: Callable[[str], Command]) -> Run:
         def unit(work: Work) -> Run:
-            work.require_alive()
-            turn = work.writer.turn_of_checkpoint(checkpoint)
+            turn = work.writer.turn_of_checkpoint(fitting(checkpoint, "a checkpoint's id"))
             if turn is None:
                 raise UnknownCheckpoint(checkpoint)
             return work.apply(command(turn))
@@ -404,17 +401,22 @@ def _now() -> datetime:
 
 
 def _random_id() -> str:
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 def _stamped(clock: Callable[[], datetime]) -> Callable[[], str]:
     def stamp() -> str:
-        return clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        moment = clock()
+        if moment.tzinfo is not UTC:
+            moment = moment.astimezone(UTC)
+        return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
     return stamp
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and readers need it not
+
     try:
         return f"turn-ledger {version('turn-ledger')}"
     except PackageNotFoundError:  # a bare checkout on the path

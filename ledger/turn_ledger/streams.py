@@ -9,7 +9,7 @@ from turn_ledger.codec import Codec, digest_of
 from turn_ledger.errors import CorruptLedger
 from turn_ledger.events import Recorded
 from turn_ledger.host import HostState, evolve_host
-from turn_ledger.store.port import EventRow, HostRow, RunRow
+from turn_ledger.store.port import EventRow, HostRow, RunRow, Snapshot
 from turn_ledger.turn import Run, evolve
 
 TURN = "turn/"
@@ -73,6 +73,22 @@ def verify_run(row: RunRow | None, rows: list[EventRow], codec: Codec, stream: s
             stream=stream,
             position=position,
         )
+
+
+def verify_hosts(snapshot: Snapshot, codec: Codec) -> None:
+    """Prove every host's stream: on these hangs who may write, so damage refuses the whole ledger."""
+    rows = {host_stream(row.state.host): row for row in snapshot.hosts()}
+    for stream in {*rows, *snapshot.host_streams()}:
+        events = snapshot.stream(stream)
+        try:
+            found = fold_host(events, codec)
+        except CorruptLedger as error:
+            raise CorruptLedger(
+                f"stream {stream!r} of a host: {error.reason}", position=error.position
+            ) from error
+        row = rows.get(stream)
+        if row is None or row.state != found or row.digest != events[-1].digest:
+            raise CorruptLedger(f"the state row of {stream!r} is not what its events come to")
 
 
 def rebuilt(rows: Iterator[EventRow], codec: Codec) -> Iterator[RunRow | HostRow]:

@@ -37,7 +37,6 @@ def change(change: Change) -> Unit[Run]:
     """Append the commands of a change; the run afterwards."""
 
     def unit(work: Work) -> Run:
-        work.require_alive()
         expected, causation = change.expected_version, change.causation
         run: Run | None = None
         for command in change.commands:
@@ -54,12 +53,10 @@ def start(command: StartTurn, *, supersedes: str | None = None) -> Unit[Admissio
 
     def unit(work: Work) -> Admission:
         before = work.run(command.turn)
-        if before is None or before.state == "queued":
-            work.require_alive()
-            if supersedes is not None:
-                earlier = work.run(supersedes)
-                if earlier is not None and earlier.is_open:
-                    work.apply(InterruptTurn(turn=supersedes, cause="superseded"))
+        if supersedes is not None and (before is None or before.state == "queued"):
+            earlier = work.run(supersedes)
+            if earlier is not None and earlier.is_open:
+                work.apply(InterruptTurn(turn=supersedes, cause="superseded"))
         run = work.apply(command)
         return Admission(run, before is None or run.version != before.version)
 

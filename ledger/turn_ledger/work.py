@@ -1,4 +1,4 @@
-"""One unit of work inside the writing transaction: load, decide, stage, and only then write.
+"""The units of work inside a writing transaction: load, decide, stage, and only then write.
 
 All rules that need more than one turn stand here: who may append (4.8), one open root turn a
 conversation and one a workspace (4.3.8), the end of children with their parent (4.3.10), the digest
@@ -7,9 +7,9 @@ chain. A unit that is refused leaves nothing, and the other units of the same tr
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import threading
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from turn_ledger.codec import Codec, digest_of
 from turn_ledger.commands import (
@@ -34,13 +34,15 @@ from turn_ledger.errors import (
 )
 from turn_ledger.events import Event, HostEvent, Owner, Recorded, TurnEvent
 from turn_ledger.host import HostState, evolve_host
-from turn_ledger.store.port import EventRow, HostRow, RunRow, Snapshot, Writer
-from turn_ledger.streams import fold_host, host_stream, turn_stream, verify_run
+from turn_ledger.store.port import EventRow, HostRow, RunRow, Writer
+from turn_ledger.streams import host_stream, turn_stream, verify_run
 from turn_ledger.turn import Run, evolve
 
 ID_LENGTH_MAX = 512
+WORKSPACE_LENGTH_MAX = 4_096
 TRUSTED_MAX = 10_000
 
+T = TypeVar("T")
 Clock: TypeAlias = Callable[[], str]
 NewId: TypeAlias = Callable[[], str]
 
@@ -49,17 +51,19 @@ class Trusted:
     """The streams that this process has proven or written itself, by their newest digest."""
 
     def __init__(self) -> None:
-        self._digests: OrderedDict[str, str] = OrderedDict()
+        self._digests: dict[str, str] = {}
+        self._mutex = threading.Lock()
 
     def __contains__(self, pair: tuple[str, str]) -> bool:
         stream, digest = pair
         return self._digests.get(stream) == digest
 
     def add(self, stream: str, digest: str) -> None:
-        self._digests[stream] = digest
-        self._digests.move_to_end(stream)
-        if len(self._digests) > TRUSTED_MAX:
-            self._digests.popitem(last=False)
+        with self._mutex:
+            self._digests.pop(stream, None)
+            self._digests[stream] = digest
+            if len(self._digests) > TRUSTED_MAX:
+                del self._digests[next(iter(self._digests))]
 
 
 class Identity:
@@ -71,7 +75,7 @@ class Identity:
 
 
 class Work:
-    """What one unit reads and stages. Made anew for each unit; `flush` writes what it staged."""
+    """What units read and stage in one writing transaction. `do` runs a unit and writes what it staged."""
 
     def __init__(
         self,
@@ -85,25 +89,45 @@ class Work:
     ) -> None:
         self.writer = writer
         self.owner = identity.owner
+        self.last_row: EventRow | None = None
         self._identity = identity
         self._codec = codec
         self._clock = clock
         self._new_id = new_id
         self._trusted = trusted
+        self._position = self._written_position = writer.last_position()
+        # What the unit that runs now has staged, and what the transaction holds by the units before it.
         self._rows: list[EventRow] = []
-        self._runs: dict[str, tuple[RunRow | None, RunRow]] = {}
+        self._runs: dict[str, RunRow] = {}
         self._hosts: dict[str, HostRow] = {}
-        self._position = writer.last_position()
+        self._written_runs: dict[str, RunRow | None] = {}
+        self._written_hosts: dict[str, HostRow | None] = {}
+
+    def do(self, unit: Callable[[Work], T], *, by_living: bool = True) -> T:
+        """Run one unit: all that it staged is written if it returns, none of it if it raises.
+
+        Raises `StaleOwner` if this epoch is over; `by_living=False` is for the unit that begins it.
+        """
+        try:
+            if by_living:
+                self.require_alive()
+            outcome = unit(self)
+        except BaseException:
+            self._forget_staged()
+            raise
+        if self._rows:
+            self._write_staged()
+        return outcome
 
     # Reading
 
     def run(self, turn: str) -> Run | None:
         """The current run of a turn, proven against its events. Raises `CorruptLedger`."""
-        row = self._run_row(turn)
+        row = self._run_row(fitting(turn, "a turn's id"))
         return row.run if row else None
 
     def host(self, name: str) -> HostState | None:
-        row = self._hosts.get(name) or self.writer.host(name)
+        row = self._host_row(name)
         return row.state if row else None
 
     def is_over(self, owner: Owner | None) -> bool:
@@ -134,7 +158,7 @@ class Work:
 
         The end of a turn ends its open children in the same append. Raises `Refused` of some kind.
         """
-        turn = _fitting(command.turn, "a turn's id")
+        turn = command.turn
         run = self.run(turn)
         if expected_version is not None and expected_version != (run.version if run else 0):
             raise VersionConflict(turn_stream(turn), expected_version, run.version if run else 0)
@@ -150,7 +174,7 @@ class Work:
 
     def append_host(self, name: str, event: HostEvent, causation: str | None = None) -> HostState:
         """Stage an event of a host's stream; the host afterwards."""
-        before = self._hosts.get(name) or self.writer.host(name)
+        before = self._host_row(fitting(name, "a host's name"))
         recorded = self._record(
             host_stream(name),
             (before.state.version if before else 0) + 1,
@@ -163,16 +187,6 @@ class Work:
         self._hosts[name] = HostRow(state, recorded.digest)
         return state
 
-    def flush(self) -> None:
-        """Write what was staged. Raises nothing but the store's errors."""
-        if self._rows:
-            self.writer.insert(self._rows)
-        for before, after in self._runs.values():
-            self.writer.put_run(after, before.run if before else None)
-            self._trusted.add(turn_stream(after.run.turn), after.digest)
-        for row in self._hosts.values():
-            self.writer.put_host(row)
-
     # Rules
 
     def _check_owner(self, run: Run | None, command: Command) -> None:
@@ -184,8 +198,8 @@ class Work:
 
     def _check_admission(self, run: Run | None, command: StartTurn | QueueTurn) -> None:
         """Rules 4.3.8 and 4.4.1: an accepting host, a free conversation, a free workspace."""
-        _fitting(command.conversation, "a conversation's id")
-        _fitting(command.workspace, "a workspace")
+        fitting(command.conversation, "a conversation's id")
+        fitting(command.workspace, "a workspace", WORKSPACE_LENGTH_MAX)
         if self.require_alive().life != "alive":
             raise NotAccepting(self.owner.host, self.owner.epoch)
         if command.parent is not None:
@@ -210,7 +224,7 @@ class Work:
 
     def _still_open(self, turn: str) -> bool:
         staged = self._runs.get(turn)
-        return staged is None or staged[1].run.is_open
+        return staged is None or staged.run.is_open
 
     # Appending
 
@@ -228,15 +242,17 @@ class Work:
             digest = recorded.digest
             because = recorded.id
         assert run is not None
-        stored = self._runs[turn][0] if turn in self._runs else before
-        self._runs[turn] = (stored, RunRow(run, digest))
-        if run.is_ended and run.end_event is not None and (before is None or not before.run.is_ended):
+        self._runs[turn] = RunRow(run, digest)
+        if run.is_ended and not (before and before.run.is_ended):
             self._end_children(run)
         return run
 
     def _end_children(self, parent: Run) -> None:
         for child in self.writer.open_runs(parent=parent.turn):
-            current = self.run(child.turn)
+            try:
+                current = self.run(child.turn)
+            except CorruptLedger:
+                continue  # quarantined; that is no reason to keep its parent open
             if current is None or not current.is_open:
                 continue
             events = decide(current, InterruptTurn(turn=child.turn, cause="parent_ended"))
@@ -255,7 +271,7 @@ class Work:
         self._position += 1
         id, at = self._new_id(), self._clock()
         stored_type = self._codec.stored_type(event)
-        state = self._codec.encode(
+        state, proven = self._codec.prove(
             event, id=id, at=at, owner=self.owner, causation=causation, correlation=correlation
         )
         digest = digest_of(predecessor, self._position, stream, version, stored_type, state)
@@ -269,41 +285,67 @@ class Work:
             owner=self.owner,
             causation=causation,
             correlation=correlation,
-            event=event,
+            event=proven,
             digest=digest,
         )
 
     def _run_row(self, turn: str) -> RunRow | None:
-        if turn in self._runs:
-            return self._runs[turn][1]
+        staged = self._runs.get(turn)
+        if staged is not None:
+            return staged
+        try:
+            return self._written_runs[turn]
+        except KeyError:
+            pass
         row = self.writer.run(turn)
         stream = turn_stream(turn)
         if row is None or (stream, row.digest) not in self._trusted:
             verify_run(row, self.writer.stream(stream), self._codec, stream)
             if row is not None:
                 self._trusted.add(stream, row.digest)
+        self._written_runs[turn] = row
         return row
 
-
-def verify_hosts(snapshot: Snapshot, codec: Codec) -> None:
-    """Prove every host's stream: on these hangs who may write, so damage refuses the whole ledger."""
-    for row in snapshot.hosts():
-        stream = host_stream(row.state.host)
+    def _host_row(self, name: str) -> HostRow | None:
+        staged = self._hosts.get(name)
+        if staged is not None:
+            return staged
         try:
-            found = fold_host(snapshot.stream(stream), codec)
-        except CorruptLedger as error:
-            raise CorruptLedger(
-                f"stream {stream!r} of a host: {error.reason}", position=error.position
-            ) from error
-        if found != row.state:
-            raise CorruptLedger(f"the state row of {stream!r} is not what its events come to")
+            return self._written_hosts[name]
+        except KeyError:
+            row = self._written_hosts[name] = self.writer.host(name)
+            return row
+
+    def _write_staged(self) -> None:
+        self.writer.insert(self._rows)
+        for turn, row in self._runs.items():
+            before = self._written_runs[turn]
+            self.writer.put_run(row, before.run if before else None)
+            self._trusted.add(turn_stream(turn), row.digest)
+        for host in self._hosts.values():
+            self.writer.put_host(host)
+        self._written_runs.update(self._runs)
+        self._written_hosts.update(self._hosts)
+        self._written_position = self._position
+        self.last_row = self._rows[-1]
+        self._forget_staged()
+
+    def _forget_staged(self) -> None:
+        self._rows, self._runs, self._hosts = [], {}, {}
+        self._position = self._written_position
 
 
-def _fitting(value: object, what: str) -> str:
+def fitting(value: object, what: str, length_max: int = ID_LENGTH_MAX) -> str:
+    """An id as it is, or `DoesNotFit`: a text that is not empty, not too long, and can be stored."""
     if not isinstance(value, str) or not value:
         raise DoesNotFit(f"{what} must be a text that is not empty, not {value!r}")
-    if len(value) > ID_LENGTH_MAX:
-        raise DoesNotFit(f"{what} has {len(value)} characters, the limit is {ID_LENGTH_MAX}")
+    if len(value) > length_max:
+        raise DoesNotFit(f"{what} has {len(value)} characters, the limit is {length_max}")
     if "\x00" in value:
         raise DoesNotFit(f"{what} must not contain a NUL character")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise DoesNotFit(f"{what} cannot be stored: {error}") from error
     return value

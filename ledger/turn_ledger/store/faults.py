@@ -8,43 +8,66 @@ from contextlib import contextmanager
 
 from eventsourcing.persistence import PersistenceError
 
-from turn_ledger.errors import CorruptLedger, LedgerError, NotALedger, StoreUnavailable
+from turn_ledger.errors import CannotOpen, CorruptLedger, LedgerError, NotALedger, StoreUnavailable
 
+FAULTS: tuple[type[Exception], ...] = (sqlite3.Error, PersistenceError, OSError)
+"""What a store raises of its own: never the fault of the caller whose unit met it."""
+
+_LOCKED = "the ledger is locked by another writer; nothing was recorded, try again"
+_NO_WRITE = "its file or directory cannot be written; check the path and the permissions"
+_NO_OPEN = "its file cannot be opened; check the path and the permissions"
 _ADVICE = {
-    sqlite3.SQLITE_BUSY: "the ledger is locked by another writer; try again",
-    sqlite3.SQLITE_LOCKED: "the ledger is locked by another writer; try again",
-    sqlite3.SQLITE_FULL: "the disk is full; make room and try again",
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_PROTOCOL: _LOCKED,
+    sqlite3.SQLITE_FULL: "the disk is full; nothing was recorded, make room and try again",
     sqlite3.SQLITE_IOERR: "the disk failed to read or write; look at the system's log and try again",
-    sqlite3.SQLITE_READONLY: "the ledger's file or its directory cannot be written; check the permissions",
-    sqlite3.SQLITE_CANTOPEN: "the ledger's file cannot be opened; check the path and the permissions",
-    sqlite3.SQLITE_PERM: "the ledger's file cannot be opened; check the path and the permissions",
     sqlite3.SQLITE_NOMEM: "there is no memory left; try again",
-    sqlite3.SQLITE_PROTOCOL: "the ledger is locked by another writer; try again",
+    sqlite3.SQLITE_INTERRUPT: "it was interrupted; nothing was recorded, try again",
+}
+_FORBIDDEN = {
+    sqlite3.SQLITE_READONLY: _NO_WRITE,
+    sqlite3.SQLITE_CANTOPEN: _NO_OPEN,
+    sqlite3.SQLITE_PERM: _NO_OPEN,
+    sqlite3.SQLITE_AUTH: _NO_OPEN,
+}
+# The rows contradict the schema, or the schema the program: somebody else has written here.
+_CORRUPT = {
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_SCHEMA,
+    sqlite3.SQLITE_FORMAT,
 }
 
 
 @contextmanager
-def translated(where: str) -> Iterator[None]:
+def translated(where: str, *, opening: bool = False) -> Iterator[None]:
     """Turn the database's errors into the ledger's. `where` names the ledger in the text."""
     try:
         yield
-    except LedgerError:
-        raise
-    except (sqlite3.Error, PersistenceError, OSError) as error:
-        raise translate(error, where) from error
+    except FAULTS as error:
+        raise translate(error, where, opening=opening) from error
 
 
-def translate(error: Exception, where: str) -> LedgerError:
-    """The ledger's error for one of the database's."""
+def translate(error: BaseException, where: str, *, opening: bool = False) -> LedgerError:
+    """The ledger's error for one of the database's, or of the operating system's."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, sqlite3.Error):
         cause = cause.__cause__ or (cause.args[0] if _wraps(cause) else None)
     code = (getattr(cause, "sqlite_errorcode", None) or 0) & 0xFF
     if code == sqlite3.SQLITE_NOTADB:
-        return NotALedger(f"{where} is no turn ledger: {cause}")
-    if code == sqlite3.SQLITE_CORRUPT or (isinstance(cause, sqlite3.DatabaseError) and code == 0):
+        return NotALedger(
+            f"{where} is no turn ledger, or its beginning is damaged: {cause}; it was not touched"
+        )
+    if code in _CORRUPT:
         return CorruptLedger(f"{where}: {cause}")
-    advice = _ADVICE.get(code, "the store refused; nothing was recorded")
+    if opening and isinstance(error, PermissionError):
+        return CannotOpen(f"{where}: {error}: {_NO_OPEN}")
+    if opening and code in _FORBIDDEN:
+        return CannotOpen(f"{where}: {cause}: {_FORBIDDEN[code]}")
+    advice = {**_FORBIDDEN, **_ADVICE}.get(code, "the store refused; nothing was recorded, try again")
     return StoreUnavailable(f"{where}: {cause or error}: {advice}")
 
 

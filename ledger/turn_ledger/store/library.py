@@ -36,18 +36,15 @@ POSITION = "position"
 
 
 class LedgerConnection(SQLiteConnection):
-    """A connection whose writing transactions take the database's lock at their beginning."""
+    """A connection for reading, with the rollback that ends its transaction whatever happened in it."""
 
     @contextmanager
     def transaction(self, *, commit: bool) -> Iterator[SQLiteCursor]:
         cursor = self.cursor()
-        cursor.execute("BEGIN IMMEDIATE" if commit else "BEGIN")
+        cursor.execute("BEGIN")
         try:
             yield cursor
-            if commit:
-                self.commit()
         finally:
-            # Also after a failed COMMIT (a full disk): the connection must be usable again.
             if self._sqlite_conn.in_transaction:
                 self.rollback()
 
@@ -63,6 +60,11 @@ class LedgerPool(SQLiteConnectionPool):
         self.is_journal_mode_wal = True
 
     def _create_connection(self) -> SQLiteConnection:
+        connection = self.connect()
+        connection.row_factory = sqlite3.Row
+        return LedgerConnection(sqlite_conn=connection, max_age=None)
+
+    def connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.db_name,
             uri=True,
@@ -73,14 +75,7 @@ class LedgerPool(SQLiteConnectionPool):
         connection.execute(f"PRAGMA synchronous={self._synchronous}")
         connection.execute("PRAGMA foreign_keys=OFF")
         connection.execute("PRAGMA trusted_schema=OFF")
-        connection.row_factory = sqlite3.Row
-        return LedgerConnection(sqlite_conn=connection, max_age=None)
-
-
-class _Patience(threading.local):
-    """How long this thread's next writing transaction waits for locks, in seconds; None: as usual."""
-
-    seconds: float | None = None
+        return connection
 
 
 class LedgerDatastore(SQLiteDatastore):
@@ -90,57 +85,66 @@ class LedgerDatastore(SQLiteDatastore):
         super().__init__(db_name=db_name, originator_id_type="text")
         self.pool.close()
         self.busy_seconds = busy_seconds
-        self.pool = LedgerPool(
+        self.pool = self._pool = LedgerPool(
             db_name=db_name, synchronous=synchronous, busy_seconds=busy_seconds, pool_timeout=busy_seconds
         )
-        self._writer: SQLiteConnection | None = None
+        self._writer: sqlite3.Connection | None = None
         self._writer_lock = threading.Lock()
-        self._patience = _Patience()
         self._writer_patience = busy_seconds
 
-    @contextmanager
-    def get_connection(self, *, commit: bool) -> Iterator[SQLiteConnection]:
-        if not commit:
-            with super().get_connection(commit=False) as connection:
-                yield connection
-            return
-        seconds = self.busy_seconds if self._patience.seconds is None else self._patience.seconds
+    def begin(self, busy_seconds: float | None = None) -> sqlite3.Cursor:
+        """Begin the writing transaction. Waits no longer than this for other threads and processes."""
+        seconds = self.busy_seconds if busy_seconds is None else busy_seconds
         if not self._writer_lock.acquire(timeout=seconds):
             raise StoreUnavailable(
                 f"another thread has been writing for {seconds} s; nothing was recorded, try again"
             )
         try:
-            if self._writer is None:
-                self._writer = self.pool._create_connection()
+            writer = self._writer
+            if writer is None:
+                writer = self._writer = self._pool.connect()
             if seconds != self._writer_patience:
-                self._writer._sqlite_conn.execute(f"PRAGMA busy_timeout={int(seconds * 1000)}")
+                writer.execute(f"PRAGMA busy_timeout={int(seconds * 1000)}")
                 self._writer_patience = seconds
-            yield self._writer
-        finally:
+            if writer.in_transaction:  # a thread was interrupted on its way out
+                writer.rollback()
+            return writer.execute("BEGIN IMMEDIATE")
+        except BaseException:
             self._writer_lock.release()
+            raise
+
+    def end(self, cursor: sqlite3.Cursor, *, commit: bool) -> None:
+        """End the writing transaction. It is durable if this returns and `commit` was asked."""
+        try:
+            if commit:
+                cursor.execute("COMMIT")
+        finally:
+            try:
+                # Also after a failed COMMIT (a full disk): the connection must be usable again.
+                if cursor.connection.in_transaction:
+                    cursor.connection.rollback()
+            finally:
+                self._writer_lock.release()
 
     @contextmanager
     def transaction(self, *, commit: bool) -> Iterator[SQLiteCursor]:
-        # The library closes a connection when its `with` block ends; ours stays open.
-        with (
-            self.get_connection(commit=commit) as connection,
-            connection.transaction(commit=commit) as cursor,
-        ):
-            yield cursor
-
-    @contextmanager
-    def busy_timeout(self, seconds: float | None) -> Iterator[None]:
-        """Wait no longer than this for other processes' locks in the writing transaction inside."""
-        self._patience.seconds = seconds
+        if not commit:
+            with super().transaction(commit=False) as reading:
+                yield reading
+            return
+        cursor = self.begin()
+        cursor.row_factory = sqlite3.Row
+        is_done = False
         try:
-            yield
+            yield SQLiteCursor(cursor)
+            is_done = True
         finally:
-            self._patience.seconds = None
+            self.end(cursor, commit=is_done)
 
     def close(self) -> None:
         with self._writer_lock:
             if self._writer is not None:
-                self._writer._sqlite_conn.close()
+                self._writer.close()
                 self._writer = None
         super().close()
 

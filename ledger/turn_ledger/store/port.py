@@ -47,11 +47,21 @@ class Snapshot(Protocol):
         """The greatest position ever given out; 0 in an empty ledger."""
         ...
 
-    def run(self, turn: str) -> RunRow | None: ...
+    def holds(self, row: EventRow) -> bool:
+        """Whether exactly this event stands at its position."""
+        ...
+
+    def run(self, turn: str) -> RunRow | None:
+        """The state row of a turn. Raises `CorruptLedger` if it cannot be read."""
+        ...
 
     def host(self, name: str) -> HostRow | None: ...
 
     def hosts(self) -> list[HostRow]: ...
+
+    def host_streams(self) -> list[str]:
+        """The streams of hosts that have events."""
+        ...
 
     def turn_of_checkpoint(self, checkpoint: str) -> str | None: ...
 
@@ -63,7 +73,10 @@ class Snapshot(Protocol):
         conversation: str | None = None,
         parent: str | None = None,
     ) -> list[Run]:
-        """The open turns (running, unobserved, stopped), oldest start first."""
+        """The open turns (running, unobserved, stopped), oldest start first.
+
+        As in every list of runs, a state row that cannot be read is left out: `unreadable_runs`.
+        """
         ...
 
     def queued_runs(self, *, conversation: str | None = None) -> list[Run]:
@@ -91,6 +104,10 @@ class Snapshot(Protocol):
         limit: int = 0,
     ) -> Iterator[Run]:
         """Current runs, newest start first. `limit` 0: all."""
+        ...
+
+    def unreadable_runs(self) -> list[str]:
+        """The open, queued or owing turns whose state row cannot be read."""
         ...
 
     def stream(self, stream: str, *, after: int = 0, until: int | None = None) -> list[EventRow]:
@@ -139,6 +156,8 @@ class Store(Protocol):
 
     ledger_id: str
     liveness: Liveness
+    faults: tuple[type[Exception], ...]
+    """What the database or the operating system raises: never the doing of the unit that met it."""
 
     def read(self) -> AbstractContextManager[Snapshot]:
         """A reading transaction. Waits for nobody."""

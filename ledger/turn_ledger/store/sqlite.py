@@ -37,7 +37,7 @@ class SQLiteStore:
         self._is_closed = False
         schema.check_path(path, writable=writable)
         self.liveness: Liveness = HostLocks(path)
-        with translated(self.where):
+        with translated(self.where, opening=True):
             if writable:
                 schema.create(path, new_id, busy_seconds)
             uri = schema.uri_of(path, writable=writable)

@@ -1,0 +1,231 @@
+"""The statements of the store on SQLite: `Snapshot` and `Writer` of the port, around one cursor."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from turn_ledger.errors import CorruptLedger
+from turn_ledger.host import HostState
+from turn_ledger.store.port import EventRow, HostRow, RunRow
+from turn_ledger.turn import Run, State
+
+_LAST = (1 << 63) - 1
+
+# The columns that indexes look at, in the order of `_indexed`.
+_INDEXED = (
+    *("started", "state", "conversation", "host", "epoch"),
+    *("parent", "is_open", "holds", "owes", "checkpoint", "abandoned"),
+)
+
+_NEW_RUN = (
+    f"(turn, version, digest, run, {', '.join(_INDEXED)}) VALUES ({','.join('?' * (4 + len(_INDEXED)))})"
+)
+
+_encode = msgspec.json.Encoder().encode
+_decode_run = msgspec.json.Decoder(Run).decode
+_decode_host = msgspec.json.Decoder(HostState).decode
+
+
+class Rows:
+    """What can be read and written in one transaction."""
+
+    def __init__(self, cursor: sqlite3.Cursor, *, prefix: str = "") -> None:
+        cursor.row_factory = None
+        self._cursor = cursor
+        self._execute = cursor.execute
+        self._prefix = prefix
+
+    # Reading
+
+    def last_position(self) -> int:
+        row = self._execute("SELECT seq FROM sqlite_sequence WHERE name='events'").fetchone()
+        return row[0] if row else 0
+
+    def holds(self, row: EventRow) -> bool:
+        found = self._execute("SELECT digest FROM events WHERE position=?", (row.position,)).fetchone()
+        return found is not None and found[0] == row.digest
+
+    def run(self, turn: str) -> RunRow | None:
+        row = self._execute("SELECT run, digest FROM runs WHERE turn=?", (turn,)).fetchone()
+        return RunRow(_run(row[0], turn), row[1]) if row else None
+
+    def host(self, name: str) -> HostRow | None:
+        row = self._execute("SELECT state, digest FROM hosts WHERE host=?", (name,)).fetchone()
+        return HostRow(_host(row[0], name), row[1]) if row else None
+
+    def hosts(self) -> list[HostRow]:
+        rows = self._execute("SELECT state, digest, host FROM hosts ORDER BY host").fetchall()
+        return [HostRow(_host(state, host), digest) for state, digest, host in rows]
+
+    def host_streams(self) -> list[str]:
+        rows = self._execute("SELECT DISTINCT stream FROM events WHERE stream > 'host/' AND stream < 'host0'")
+        return [stream for (stream,) in rows]
+
+    def turn_of_checkpoint(self, checkpoint: str) -> str | None:
+        row = self._execute("SELECT turn FROM runs WHERE checkpoint=?", (checkpoint,)).fetchone()
+        return row[0] if row else None
+
+    def open_runs(
+        self,
+        *,
+        host: str | None = None,
+        epoch: int | None = None,
+        conversation: str | None = None,
+        parent: str | None = None,
+    ) -> list[Run]:
+        if parent is not None:
+            return self._runs("parent=? AND is_open ORDER BY started", parent)
+        if conversation is not None:
+            return self._runs("conversation=? AND is_open ORDER BY started", conversation)
+        where, values = "is_open", []
+        for column, value in (("host", host), ("epoch", epoch)):
+            if value is not None:
+                where += f" AND {column}=?"
+                values.append(value)
+        return self._runs(f"{where} ORDER BY started", *values)
+
+    def queued_runs(self, *, conversation: str | None = None) -> list[Run]:
+        if conversation is None:
+            return self._runs("state='queued' ORDER BY started")
+        return self._runs("conversation=? AND state='queued' ORDER BY started", conversation)
+
+    def owing_runs(self) -> list[Run]:
+        return self._runs("owes IS NOT NULL ORDER BY owes")
+
+    def abandoned_runs(self) -> list[Run]:
+        return self._runs("abandoned IS NOT NULL ORDER BY abandoned")
+
+    def workspace_holders(self, workspace: str) -> list[Run]:
+        folder = workspace.rstrip("/")
+        around = [folder[:end] for end in range(1, len(folder)) if folder[end] == "/"]
+        same = [folder or "/", "/", *around]
+        # "0" is the character after "/": the range is what lies inside the folder.
+        return self._runs(
+            f"holds IN ({','.join('?' * len(same))}) OR (holds > ? AND holds < ?) ORDER BY started",
+            *same,
+            folder + "/",
+            folder + "0",
+        )
+
+    def runs(
+        self,
+        *,
+        state: State | None = None,
+        conversation: str | None = None,
+        only_open: bool = False,
+        limit: int = 0,
+    ) -> Iterator[Run]:
+        clauses, values = ["1"], []
+        if only_open:
+            clauses.append("is_open")
+        if conversation is not None:
+            clauses.append("conversation=?")
+            values.append(conversation)
+        if state is not None:
+            clauses.append("state=?")
+            values.append(state)
+        where = " AND ".join(clauses)
+        statement = f"SELECT run FROM runs WHERE {where} ORDER BY started DESC LIMIT ?"
+        return _readable(self._execute(statement, (*values, limit or -1)))
+
+    def unreadable_runs(self) -> list[str]:
+        rows = self._execute("SELECT run, turn FROM runs WHERE is_open OR owes IS NOT NULL OR state='queued'")
+        return [turn for run, turn in rows if not any(_readable([(run,)]))]
+
+    def stream(self, stream: str, *, after: int = 0, until: int | None = None) -> list[EventRow]:
+        rows = self._execute(
+            "SELECT * FROM events WHERE stream=? AND version>? AND position<=? ORDER BY version",
+            (stream, after, _LAST if until is None else until),
+        )
+        return list(map(EventRow._make, rows))
+
+    def log(self, *, after: int, limit: int, until: int | None = None) -> list[EventRow]:
+        rows = self._execute(
+            "SELECT * FROM events WHERE position>? AND position<=? ORDER BY position LIMIT ?",
+            (after, _LAST if until is None else until, limit),
+        )
+        return list(map(EventRow._make, rows))
+
+    # Writing
+
+    def insert(self, rows: Sequence[EventRow]) -> None:
+        statement = "INSERT INTO events VALUES (?,?,?,?,?,?)"
+        if len(rows) == 1:
+            self._execute(statement, rows[0])
+        else:
+            self._cursor.executemany(statement, rows)
+
+    def put_run(self, row: RunRow, before: Run | None) -> None:
+        run = row.run
+        text = _encode(run).decode()
+        if before is None:
+            self._execute(
+                f"INSERT INTO {self._prefix}runs {_NEW_RUN}",
+                (run.turn, run.version, row.digest, text, *_indexed(run)),
+            )
+            return
+        # Only what has changed is written, so that the other indexes are spared.
+        names, values = "", []
+        if run.state != before.state or run.checkpoint != before.checkpoint or run.owner != before.owner:
+            for name, value, old in zip(_INDEXED, _indexed(run), _indexed(before), strict=True):
+                if value != old:
+                    names += f", {name}=?"
+                    values.append(value)
+        self._execute(
+            f"UPDATE {self._prefix}runs SET version=?, digest=?, run=?{names} WHERE turn=?",
+            (run.version, row.digest, text, *values, run.turn),
+        )
+
+    def put_host(self, row: HostRow) -> None:
+        self._execute(
+            f"INSERT OR REPLACE INTO {self._prefix}hosts VALUES (?,?,?)",
+            (row.state.host, row.digest, _encode(row.state).decode()),
+        )
+
+    def _runs(self, where: str, *values: Any) -> list[Run]:
+        return list(_readable(self._execute(f"SELECT run FROM runs WHERE {where}", values)))
+
+
+def _indexed(run: Run) -> tuple[Any, ...]:
+    owner = run.owner
+    holds = run.is_root and not run.shares_workspace and (run.is_open or run.owes_checkpoint)
+    return (
+        run.started_position,
+        run.state,
+        run.conversation,
+        owner.host if owner else None,
+        owner.epoch if owner else None,
+        run.parent,
+        run.is_open,
+        (run.workspace.rstrip("/") or "/") if holds else None,
+        run.ended_position if run.owes_checkpoint else None,
+        run.checkpoint.id if run.checkpoint else None,
+        run.ended_position if run.checkpoint and run.checkpoint.state == "abandoned" else None,
+    )
+
+
+def _readable(rows: Iterable[tuple[Any]]) -> Iterator[Run]:
+    """The runs of the rows that can be read; a damaged one stops nobody but its own turn."""
+    for (text,) in rows:
+        try:
+            yield _decode_run(text)
+        except (msgspec.MsgspecError, TypeError):
+            continue
+
+
+def _run(text: str, turn: str) -> Run:
+    try:
+        return _decode_run(text)
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise CorruptLedger(f"its state row cannot be read: {error}", stream=f"turn/{turn}") from error
+
+
+def _host(text: str, name: str) -> HostState:
+    try:
+        return _decode_host(text)
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise CorruptLedger(f"the state row of host {name!r} cannot be read: {error}") from error
