@@ -10,6 +10,7 @@ import trio
 
 from turn_ledger.errors import AssistantError
 
+USER = "opencode"
 CALL_SECONDS_MAX = 30.0
 MESSAGE_CHARACTERS_MAX = 300
 
@@ -32,7 +33,7 @@ class Connection:
         # that is sent into one just then gets no answer (seen under load).
         self.client = httpx.AsyncClient(
             base_url=self.url,
-            auth=httpx.BasicAuth("opencode", password),
+            auth=httpx.BasicAuth(USER, password),
             timeout=None,
             trust_env=False,
             limits=httpx.Limits(max_keepalive_connections=0),

@@ -24,6 +24,7 @@ from turn_adapters.assistant import SpawnCallback
 from turn_adapters.opencode import life
 from turn_adapters.opencode.attached import HEALTH_EVERY_SECONDS, HEALTH_FAILURES_MAX, answers, clear_orphan
 from turn_adapters.opencode.client import OpenCodeAssistant
+from turn_adapters.opencode.connection import USER
 from turn_adapters.opencode.directories import prepare_directories
 from turn_adapters.opencode.output import Output
 from turn_ledger.errors import AssistantError
@@ -127,7 +128,11 @@ class OpenCodeServer:
         except OSError as error:
             raise AssistantError(f"the data directory of OpenCode cannot be prepared: {error}") from error
         environment |= self._environment
-        environment |= {"OPENCODE_SERVER_PASSWORD": password, life.MARKER: generation}
+        environment |= {
+            "OPENCODE_SERVER_USERNAME": USER,
+            "OPENCODE_SERVER_PASSWORD": password,
+            life.MARKER: generation,
+        }
         output = Output()
         try:
             process = await trio.lowlevel.open_process(

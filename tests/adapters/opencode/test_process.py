@@ -26,7 +26,8 @@ from opencode_server import (
     opencode_server,
     until,
 )
-from turn_adapters.opencode import AttachedOpenCode, OpenCodeServer, attached
+from turn_adapters.opencode import AttachedOpenCode, OpenCodeServer, attached, client
+from turn_adapters.opencode import process as process_module
 from turn_adapters.opencode.life import MARKER, end, find, is_alive, started_at
 from turn_adapters.opencode.scripted_model import ScriptedModel, scripted_model
 from turn_ledger.errors import AssistantError
@@ -34,6 +35,19 @@ from turn_ledger.events import ServerStarted
 
 SLEEP = '[[tool name=bash args={"command": "sleep 300", "description": "wait"}]]'
 HIDDEN_SLEEP = '[[tool name=bash args={"command": "env -i /usr/bin/env sleep 301", "description": "wait"}]]'
+
+HEALTHY = """
+from http.server import *
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{\\"healthy\\": true, \\"version\\": \\"0\\"}")
+server = HTTPServer(("127.0.0.1", 0), Health)
+print("opencode server listening on http://127.0.0.1:%d" % server.server_port)
+server.serve_forever()
+"""
+"""A server that is in good health and can nothing else."""
 
 
 async def processes_of(generation: str) -> set[psutil.Process]:
@@ -222,11 +236,13 @@ class TestClearOrphan:
 class TestStart:
     """With small scripts in the place of OpenCode."""
 
-    def script(self, directory: Path, body: str) -> OpenCodeServer:
+    def script(self, directory: Path, body: str, *, seconds_max: float = 20) -> OpenCodeServer:
         path = directory / "opencode"
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(0o700)
-        return OpenCodeServer(str(path), data_directory=str(directory / "data"), start_seconds_max=1)
+        return OpenCodeServer(
+            str(path), data_directory=str(directory / "data"), start_seconds_max=seconds_max
+        )
 
     async def test_a_missing_binary_says_how_to_install_it(self, tmp_path: Path) -> None:
         spawned = Spawned()
@@ -248,7 +264,7 @@ class TestStart:
 
     async def test_a_server_that_never_listens_is_ended_with_all_it_started(self, tmp_path: Path) -> None:
         """One child has a session of its own and the marker, another has dropped its environment."""
-        server = self.script(tmp_path, "setsid sleep 300 & env -i sleep 301 & sleep 302")
+        server = self.script(tmp_path, "setsid sleep 300 & env -i sleep 301 & sleep 302", seconds_max=1)
         generation = new_generation()
         with pytest.raises(AssistantError, match="not say within 1 s that it listens: it printed nothing"):
             await server.start(generation, Spawned())
@@ -279,6 +295,37 @@ class TestStart:
             await server.start(generation, cancel)
         assert scope.cancelled_caught
         assert not await processes_of(generation)
+
+    async def test_a_server_that_ignores_the_signal_is_killed_after_the_grace(self, tmp_path: Path) -> None:
+        server = self.script(tmp_path, f"trap '' TERM; {sys.executable} -u -c '{HEALTHY}' & wait")
+        generation = new_generation()
+        await server.start(generation, Spawned())
+        assert "(SIGKILL)" in await server.stop(grace_seconds=0.1)
+        assert not await processes_of(generation)
+
+    async def test_a_server_that_does_not_answer_any_more_is_killed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(process_module, "HEALTH_EVERY_SECONDS", 0.02)
+        monkeypatch.setattr(client, "HEALTH_SECONDS_MAX", 0.2)
+        server = self.script(tmp_path, f"exec {sys.executable} -u -c '{HEALTHY}'")
+        generation, spawned = new_generation(), Spawned()
+        await server.start(generation, spawned)
+        (started,) = spawned.told
+        assert started.pid is not None
+        os.kill(started.pid, signal.SIGSTOP)
+        with trio.fail_after(20):
+            assert (await server.wait_gone()).startswith("it did not answer any more, so it was killed")
+        assert not await processes_of(generation)
+
+    async def test_one_life_at_a_time(self, tmp_path: Path) -> None:
+        server = self.script(tmp_path, f"exec {sys.executable} -u -c '{HEALTHY}'")
+        await server.start(new_generation(), Spawned())
+        with pytest.raises(AssistantError, match="already runs"):
+            await server.start(new_generation(), Spawned())
+        await server.kill()
+        await server.start(new_generation(), Spawned())
+        await server.kill()
 
     async def test_much_output_blocks_nobody(self, tmp_path: Path) -> None:
         server = self.script(tmp_path, "head -c 3000000 /dev/zero; echo; echo the end; exit 1")
