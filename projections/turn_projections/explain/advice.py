@@ -27,20 +27,20 @@ _ENDED = {
 _NOTHING = "Nothing to do."
 
 _HEADLINES = {
-    "user_stop": "stopped by its user",
-    "host_shutdown": "interrupted by its host's shutdown",
-    "observation_lost": "interrupted: nobody saw how its work ended",
-    "superseded": "interrupted: a newer turn took its place",
-    "parent_ended": "interrupted: its parent turn ended",
-    "permission_rejected": "interrupted: a permission was rejected",
+    "user_stop": "was stopped by its user",
+    "host_shutdown": "was interrupted by its host's shutdown",
+    "observation_lost": "was interrupted: nobody saw how its work ended",
+    "superseded": "was interrupted: a newer turn took its place",
+    "parent_ended": "was interrupted: its parent turn ended",
+    "permission_rejected": "was interrupted: a permission was rejected",
     "provider_error": "failed: the model's provider returned an error",
     "credential_error": "failed: the model's provider refused the key or login",
     "native_abort": "failed: its work was aborted on the assistant server, and not by this host",
     "no_answer": "failed: the assistant gave no answer",
     "not_admitted": "failed: the prompt never ran",
     "runaway": "failed: the assistant went round in a loop",
-    "conversation_closed": "cancelled: its conversation was closed",
-    "withdrawn": "withdrawn from the queue; it never ran",
+    "conversation_closed": "was cancelled: its conversation was closed",
+    "withdrawn": "was withdrawn from the queue; it never ran",
 }
 
 
@@ -49,7 +49,7 @@ def headline(case: Case) -> str:
     run = case.run
     if case.damage is not None:
         return f"Turn {run.turn}: its record is damaged, so its state is unknown"
-    return f"Turn {run.turn}: {_state_in_words(case)}{_owing_in_words(case)}"
+    return f"Turn {run.turn} {_state_in_words(case)}{_owing_in_words(case)}"
 
 
 def advice(case: Case) -> Advice:
@@ -75,22 +75,20 @@ def _state_in_words(case: Case) -> str:
         return "completed with an answer"
     if run.is_ended:
         if run.cause == "operator":
-            return f"{run.state} by an operator"
+            return f"was settled by an operator as {run.state}"
         return _HEADLINES[run.cause or ""]
     owner = named(case.owner)
     if run.state == "queued":
-        return "waiting in the queue" if case.owner_lives else f"queued, but {owner} is over"
+        return "waits in the queue" if case.owner_lives else f"is queued, but {owner} is over"
     if run.state == "stopped":
-        if case.owner_lives:
-            return f"stopped by the shutdown of {owner}, which is still going on"
-        return f"stopped by the shutdown of {owner}; it waits for the next start"
+        end = "which is still going on" if case.owner_lives else "and waits for the next start"
+        return f"was stopped by the shutdown of {owner}, {end}"
     if case.owner_lives:
-        return {"running": "running", "unobserved": "out of sight"}[
-            run.state
-        ] + f" on {owner}, which is alive"
+        how = "is running" if run.state == "running" else "is out of sight"
+        return f"{how} on {owner}, which is alive"
     if case.owners.was_stopping(case.owner):
-        return f"left open: {owner} died in its shutdown"
-    return f"lost: {owner} is over and left it open"
+        return f"was left open: {owner} died in its shutdown"
+    return f"is lost: {owner} is over and left it open"
 
 
 def _owing_in_words(case: Case) -> str:
