@@ -73,15 +73,25 @@ def run_script(cursor: sqlite3.Cursor, statements: str) -> None:
 
 
 def uri_of(path: Path, *, writable: bool) -> str:
-    """SQLite's URI for a ledger's file."""
-    base = f"file:{quote(str(path))}"
+    """SQLite's URI for a ledger's file. A quiet one is read as it is, so that no file is made beside it."""
     if writable:
-        return f"{base}?mode=rw"
-    wal = path.with_name(path.name + "-wal")
-    if not wal.exists() and not os.access(path.parent, os.W_OK):
-        # Nobody can be writing and SQLite could not make its index beside the file: read it as it is.
-        return f"{base}?mode=ro&immutable=1"
-    return f"{base}?mode=ro"
+        return f"file:{quote(str(path))}?mode=rw"
+    return quiet_uri(path) if is_quiet(path) else live_uri(path)
+
+
+def live_uri(path: Path) -> str:
+    """For reading a ledger that others have open."""
+    return f"file:{quote(str(path))}?mode=ro"
+
+
+def quiet_uri(path: Path) -> str:
+    """For reading a ledger that nobody has open, see `quiet`."""
+    return f"file:{quote(str(path))}?mode=ro&immutable=1"
+
+
+def is_quiet(path: Path) -> bool:
+    """Whether nobody has the ledger open: whoever reads or writes it in WAL mode has its `-wal` beside it."""
+    return not path.with_name(path.name + "-wal").exists()
 
 
 def check_path(path: Path, *, writable: bool) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from turn_ledger.errors import StoreUnavailable
 from turn_ledger.store import schema
@@ -15,7 +16,11 @@ from turn_ledger.store.faults import FAULTS, translate, translated
 from turn_ledger.store.library import LedgerApplication, LedgerDatastore
 from turn_ledger.store.locks import HostLocks
 from turn_ledger.store.port import EventRow, HostRow, Liveness, RunRow, Snapshot, Writer
+from turn_ledger.store.quiet import quiet_transaction
 from turn_ledger.store.rows import Rows
+
+if TYPE_CHECKING:
+    from turn_ledger.inspection import Inspection
 
 
 class SQLiteStore:
@@ -42,10 +47,11 @@ class SQLiteStore:
                 schema.create(path, new_id, busy_seconds)
             uri = schema.uri_of(path, writable=writable)
             self.ledger_id = schema.check_file(path, uri, busy_seconds)
+            self._is_writable = writable
             self.application = LedgerApplication(
                 env={
                     "PERSISTENCE_MODULE": "turn_ledger.store.library",
-                    "SQLITE_DBNAME": uri,
+                    "SQLITE_DBNAME": uri if writable else schema.live_uri(path),
                     "ORIGINATOR_ID_TYPE": "text",
                     "CREATE_TABLE": "n",
                     "SYNCHRONOUS": synchronous,
@@ -57,6 +63,10 @@ class SQLiteStore:
     @contextmanager
     def read(self) -> Iterator[Snapshot]:
         self.check_usable()
+        if not self._is_writable and schema.is_quiet(self.path):
+            with translated(self.where), quiet_transaction(self.path) as quiet_cursor:
+                yield Rows(quiet_cursor)
+            return
         with translated(self.where), self.datastore.transaction(commit=False) as cursor:
             yield Rows(cursor.sqlite_cursor)
 
@@ -81,6 +91,11 @@ class SQLiteStore:
                 "ALTER TABLE new_runs RENAME TO runs; ALTER TABLE new_hosts RENAME TO hosts;",
             )
             schema.run_script(cursor, schema.INDEXES)
+
+    def inspect(self) -> Inspection:
+        from turn_ledger.store.inspection import SQLiteInspection  # appending needs it not
+
+        return SQLiteInspection(self.path)
 
     def close(self) -> None:
         if not self._is_closed:
