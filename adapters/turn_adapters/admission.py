@@ -8,6 +8,7 @@ an input would join the running turn.
 from __future__ import annotations
 
 import hashlib
+import os
 from contextlib import suppress
 
 import msgspec
@@ -24,7 +25,10 @@ from turn_ledger import (
     ConversationBusy,
     DoesNotFit,
     Input,
+    Refused,
     Run,
+    StaleOwner,
+    StoreUnavailable,
     UnknownTurn,
     WorkspaceBusy,
 )
@@ -79,7 +83,7 @@ async def send(
 ) -> Sent:
     """Start a turn, queue it, or steer the open one. The caller holds the conversation's lock."""
     prompt = prompt_of(turn, text)
-    workspace = str(await trio.Path(workspace).resolve())
+    workspace = await runtime.writer.call(lambda: os.path.realpath(workspace))
     known = await _known(runtime, turn)
     if known is not None and known.state != "queued":
         return await _sent_again(runtime, known, prompt, conversation, workspace)
@@ -127,7 +131,7 @@ async def begin(
     runtime.waiting.pop(turn, None)
     if supersedes is not None:
         await runtime.on_ended(await runtime.writer.call(lambda: runtime.ledger.run(supersedes)))
-    if admission.new:
+    if admission.new and not runtime.is_stopping:  # else the shutdown has marked it, or is about to
         live = LiveTurn(admission.run, session, waiting.prompt.id)
         runtime.add(live)
         runtime.nursery.start_soon(_run, runtime, live, waiting.prompt, supersedes)
@@ -153,8 +157,10 @@ async def _try_waiting(runtime: Runtime, turn: str, waiting: WaitingPrompt) -> N
         if await _is_first(runtime, turn, waiting) and not await _open_turn(runtime, waiting.conversation):
             try:
                 await begin(runtime, turn, waiting)
-            except (ConversationBusy, WorkspaceBusy, AssistantError):
-                return  # not yet
+            except StaleOwner:
+                raise
+            except (Refused, AssistantError, StoreUnavailable):
+                return  # not yet, or not any more
 
 
 async def _is_first(runtime: Runtime, turn: str, waiting: WaitingPrompt) -> bool:
@@ -286,6 +292,7 @@ async def _admit(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> None:
     After a call that was not answered, only an input that the record proves absent is sent again: one
     that ran and was aborted would run a second time.
     """
+    live.is_underway = True
     for attempt in range(ADMIT_ATTEMPTS_MAX):
         try:
             assistant = runtime.require_assistant()
@@ -303,6 +310,7 @@ async def _admit(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> None:
             break
         except AssistantError:
             continue
+    live.is_underway = False
     live.is_begun = True
     live.read_again()
 

@@ -33,7 +33,11 @@ class CheckpointTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointHandler(Protocol):
-    """Saves the work of ended turns."""
+    """Saves the work of ended turns.
+
+    Each call runs in a thread and an event loop of its own, so that nothing it does holds up the host
+    (`turn_adapters.apart`); with a class attribute `in_host_loop = True` in the host's own loop.
+    """
 
     async def baseline(self, workspace: str) -> str | None:
         """Name the state of the workspace before a turn starts; None if there is nothing to compare with.

@@ -15,7 +15,7 @@ import trio
 
 from turn_adapters.live import LiveTurn
 from turn_adapters.runtime import Runtime
-from turn_ledger import AssistantError, LedgerError, Run
+from turn_ledger import AssistantError, Run
 from turn_ledger.commands import CancelTurn, Command, CompleteTurn, InterruptTurn, RequestStop
 from turn_ledger.events import Evidence
 from turn_projections.settle import NativeRecord, settle, stopped_end
@@ -53,7 +53,7 @@ async def stop(runtime: Runtime, turn: str) -> Run:
         raise StopNotConfirmed(turn, str(error)) from error
     if live.closed.is_set():
         return await runtime.writer.call(lambda: runtime.ledger.run(turn))
-    return await _end_and_wind_down(runtime, live, InterruptTurn(turn=turn, cause="user_stop")) or run
+    return await _end_and_wind_down(runtime, live, InterruptTurn(turn=turn, cause="user_stop"))
 
 
 async def close(runtime: Runtime, conversation: str) -> list[Run]:
@@ -74,9 +74,9 @@ async def close(runtime: Runtime, conversation: str) -> list[Run]:
         if live is not None:
             ended = await _end_and_wind_down(runtime, live, command)
         else:
-            ended = await runtime.store_fact(command)
-        if ended is not None:
-            closed.append(ended)
+            ended = await runtime.writer.apply(command)
+            await runtime.on_ended(ended)
+        closed.append(ended)
     return closed
 
 
@@ -99,18 +99,16 @@ async def end_by_abort(runtime: Runtime, live: LiveTurn, reason: Literal["lost",
 
     A runaway is ended as soon as its abort was answered; a lost turn only when its work is over.
     """
-    stored = await runtime.store_fact(RequestStop(turn=live.turn, reason=reason))
-    if stored is None:
+    if not await runtime.store_fact(live, RequestStop(turn=live.turn, reason=reason)):
         return
-    live.run = stored
     with suppress(AssistantError):  # sent again below
         await runtime.require_assistant().abort(live.session)
     if reason == "runaway":
-        await _end_and_wind_down(runtime, live, stopped_end(stored, Evidence(source=live.source)))
+        await _end_and_wind_down(runtime, live, stopped_end(live.run, Evidence(source=live.source)))
         return
     await wait_until_over(runtime, live.session, live.input_id)
     if not live.closed.is_set():
-        await runtime.end(live, stopped_end(stored, Evidence(source=live.source)))
+        await runtime.end(live, stopped_end(live.run, Evidence(source=live.source)))
 
 
 async def wait_until_over(runtime: Runtime, session: str, input_id: str) -> NativeRecord | None:
@@ -145,7 +143,7 @@ async def drop_requests(runtime: Runtime, session: str) -> None:
         await runtime.require_assistant().drop_requests(session)
 
 
-async def _end_and_wind_down(runtime: Runtime, live: LiveTurn, command: Command) -> Run | None:
+async def _end_and_wind_down(runtime: Runtime, live: LiveTurn, command: Command) -> Run:
     """End the turn here and now, and go on aborting until its native work is over."""
     over = runtime.winding.setdefault(live.session, trio.Event())
     runtime.nursery.start_soon(_wind_down, runtime, live, over)
@@ -158,10 +156,8 @@ async def _wind_down(runtime: Runtime, live: LiveTurn, over: trio.Event) -> None
         if record is not None and record.kind == "done" and live.run.is_ended:
             # It finished all the same: evidence of work after the Stop, without effect.
             evidence = Evidence(source="call", native_ids=record.native_ids, totals=record.totals)
-            await runtime.store_fact(CompleteTurn(turn=live.turn, evidence=evidence))
+            await runtime.store_fact(live, CompleteTurn(turn=live.turn, evidence=evidence))
         await drop_requests(runtime, live.session)
-    except LedgerError:
-        pass  # the late fact could not be kept; the end itself is recorded
     finally:
         over.set()
         if runtime.winding.get(live.session) is over:

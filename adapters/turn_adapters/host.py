@@ -4,201 +4,41 @@
         sent = await host.send("chat-7", "Fix the test", workspace="/srv/app")
         outcome = await host.wait(sent.run.turn)
 
-Entering recovers what an earlier epoch left, before new work; leaving runs the shutdown. With
-`handle_signals` SIGTERM and SIGINT start it, and a second one adds nothing.
+Entering recovers what an earlier epoch left, before new work; leaving runs the shutdown, however the
+block is left. With `handle_signals` SIGTERM and SIGINT run it too, and a second one adds nothing.
+
+What goes wrong in the block comes out as it is, and so does what goes wrong behind it: the nurseries in
+between wrap nothing.
 """
 
 from __future__ import annotations
 
-import secrets
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 
-import msgspec
 import trio
 
-from turn_adapters import admission, ending, lives, recovering, stopping
-from turn_adapters.admission import Sent
+from turn_adapters import admission, lives, recovering
 from turn_adapters.assistant import Server
 from turn_adapters.checkpoints import CheckpointHandler
 from turn_adapters.ending import StopNotConfirmed
-from turn_adapters.options import Options, Outcome, WhenBusy
-from turn_adapters.runtime import Runtime, outcome_of
-from turn_adapters.stopping import Shutdown
+from turn_adapters.options import Options, Outcome
+from turn_adapters.runtime import Nurseries, Runtime
+from turn_adapters.service import Host, Reading, new_turn_id
 from turn_adapters.writer import Elsewhere, in_thread
-from turn_ledger import AssistantError, Ledger, NotAccepting, Run, StaleOwner
-from turn_ledger.turn import State
+from turn_ledger import HostAlive, Ledger, NotAccepting, StaleOwner
 from turn_projections.recovery import Recovery
 
+ALIVE_AGAIN_SECONDS = 0.05
+"""How often is looked whether the name is free."""
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation as its chat shows it: the newest root turn, or none (all empty).
-
-    `status`: the turn's state, where a marked turn already reads `interrupted`. `error` is empty for
-    every interruption but a lost observation. `admitted`: whether the server has the input.
-    """
-
-    turn: str | None
-    status: State
-    text: str
-    error: str
-    admitted: bool
-
-
-class Host:
-    """What an application does with its turns. Made by `open_host`."""
-
-    def __init__(self, runtime: Runtime, recovered: Recovery) -> None:
-        self._runtime = runtime
-        self._shutdown_lock = trio.Lock()
-        self._shutdown: Shutdown | None = None
-        self._asked = trio.Event()
-        self.recovered = recovered
-        """What the start's recovery did."""
-
-    @property
-    def ledger(self) -> Ledger:
-        return self._runtime.ledger
-
-    async def send(
-        self,
-        conversation: str,
-        text: str,
-        *,
-        workspace: str,
-        turn: str | None = None,
-        when_busy: WhenBusy = "queue",
-        shares_workspace: bool = False,
-    ) -> Sent:
-        """A prompt: starts a turn; into an open one it is queued, steered or refused, as `when_busy` says.
-
-        `turn` is an id of the host's making (default: a new one); sending it again with the same text
-        changes nothing. Returns when the start, or the place in the queue, is durable. Raises
-        `NotAccepting` in a shutdown, `ConversationBusy`, `WorkspaceBusy` (only when refusing),
-        `IllegalTransition` for a known id with other data, `AssistantError`, `StoreError`; then the
-        input was not handed to the server.
-        """
-        runtime = self._runtime
-        if runtime.is_stopping or self._asked.is_set():
-            raise NotAccepting(runtime.ledger.owner.host, runtime.ledger.owner.epoch)
-        async with runtime.conversation_locks[conversation]:
-            await self._recover(conversation)
-            return await admission.send(
-                runtime,
-                conversation,
-                text,
-                workspace=workspace,
-                turn=turn or new_turn_id(),
-                when_busy=when_busy,
-                shares_workspace=shares_workspace,
-            )
-
-    async def steer(self, conversation: str, text: str, *, workspace: str) -> Sent:
-        """A further input into the open turn, or a new turn if there is none."""
-        return await self.send(conversation, text, workspace=workspace, when_busy="steer")
-
-    async def stop(self, turn: str) -> Run:
-        """The user's Stop: when this returns the turn has ended `interrupted/user_stop`.
-
-        For a turn that had ended, or is marked, it is kept as a late fact. Raises `StopNotConfirmed`
-        when the server did not answer the abort: the turn goes on, try again.
-        """
-        run = await ending.stop(self._runtime, turn)
-        if run.is_open and run.state != "stopped" and turn not in self._runtime.live:
-            await self._recover(run.conversation)
-            run = await self._runtime.writer.call(lambda: self.ledger.run(turn))
-        return run
-
-    async def close(self, conversation: str, *, delete_session: bool = False) -> list[Run]:
-        """Close a conversation: its open turns end `cancelled` now, what is queued is withdrawn.
-
-        `delete_session` also deletes the native session, once nothing moves in it.
-        """
-        runtime = self._runtime
-        async with runtime.conversation_locks[conversation]:
-            closed = await ending.close(runtime, conversation)
-            session = runtime.sessions.pop(conversation, None)
-        if delete_session and session is not None:
-            runtime.nursery.start_soon(_delete_session, runtime, session)
-        return closed
-
-    async def withdraw(self, turn: str) -> Run:
-        """Take a queued turn out of the queue."""
-        return await ending.withdraw(self._runtime, turn)
-
-    async def open(self, conversation: str) -> Recovery:
-        """Open a conversation: settle what an earlier owner left open in it. Twice is once."""
-        return await self._recover(conversation)
-
-    async def read(self, conversation: str) -> Reading:
-        """The conversation's newest turn, settled first as by `open`."""
-        runtime = self._runtime
-        await self._recover(conversation)
-        runs = await runtime.writer.call(lambda: self.ledger.runs(conversation=conversation))
-        run = next((each for each in runs if each.is_root and each.state != "queued"), None)
-        if run is None:
-            return Reading(turn=None, status="none", text="", error="", admitted=False)
-        text, is_admitted = "", run.cause != "not_admitted"
-        if runtime.assistant is not None and run.native_session and run.input_id:
-            try:
-                record = await runtime.assistant.record(run.native_session, run.input_id)
-                text, is_admitted = record.text, record.kind not in ("absent", "gone")
-            except AssistantError:
-                pass  # the server is away: the ledger alone answers
-        outcome = outcome_of(run)
-        return Reading(
-            turn=run.turn, status=outcome.state, text=text, error=outcome.error, admitted=is_admitted
-        )
-
-    async def wait(self, turn: str) -> Outcome:
-        """Wait until a turn, queued or open, has ended, or was marked by this host's shutdown."""
-        runtime = self._runtime
-        while True:
-            live = runtime.live.get(turn)
-            run = await runtime.writer.call(lambda: self.ledger.run(turn))
-            if run.is_ended or run.state == "stopped":
-                return outcome_of(run)
-            if live is not None:
-                await live.closed.wait()
-            else:
-                with trio.move_on_after(1.0):
-                    await runtime.queue_changed.wait()
-
-    async def recover(self) -> Recovery:
-        """One recovery pass now."""
-        return await recovering.recovery_pass(self._runtime)
-
-    async def shutdown(
-        self, *, deadline_seconds: float | None = None, drain_seconds: float | None = None
-    ) -> Shutdown:
-        """Mark every open turn, abort its native work, stop the server, end the epoch: within the deadline.
-
-        Never waits for a checkpoint. Calling it again adds nothing and returns the same answer.
-        """
-        self._asked.set()
-        options = self._runtime.options
-        with trio.CancelScope(shield=True):
-            async with self._shutdown_lock:
-                if self._shutdown is None:
-                    self._shutdown = await stopping.shut_down(
-                        self._runtime,
-                        deadline_seconds=deadline_seconds or options.shutdown_seconds,
-                        drain_seconds=options.drain_seconds if drain_seconds is None else drain_seconds,
-                    )
-        assert self._shutdown is not None
-        return self._shutdown
-
-    async def wait_shutdown(self) -> None:
-        """Wait until a shutdown was asked for, by a call or a signal."""
-        await self._asked.wait()
-
-    async def _recover(self, conversation: str) -> Recovery:
-        return await recovering.recovery_pass(self._runtime, conversation=conversation)
+CLOSE_SECONDS = 1.0
+"""How long what is left behind may take: the last appends, closing the connections, closing the ledger."""
 
 
 @asynccontextmanager
+@trio.lowlevel.enable_ki_protection
 async def open_host(
     url: str,
     name: str,
@@ -214,23 +54,40 @@ async def open_host(
 ) -> AsyncIterator[Host]:
     """Open the ledger as the next epoch of `name`, recover, start the server, and run turns.
 
-    Leaving runs the shutdown. Raises what `Ledger.open` raises, `AssistantError` if the server does not
-    come up, and `StaleOwner` when another epoch took the name over: then nothing more was sent.
+    Leaving runs the shutdown. A signal during the start raises `NotAccepting`; in the block it runs the
+    shutdown, and then cancels the block unless that waits by `wait_shutdown`. Raises what `Ledger.open`
+    raises, `AssistantError` if the server does not come up, and `StaleOwner` when another epoch took the
+    name over: then nothing more was sent.
+
     `elsewhere` and `open_ledger` are for simulations: where blocking calls run, and what is opened.
     """
-    ledger = await elsewhere(
-        open_ledger or (lambda: Ledger.open(url, host=name, wait_seconds=wait_seconds, takeover=takeover))
+    ledger = await _open(
+        open_ledger or (lambda: Ledger.open(url, host=name, takeover=takeover)), elsewhere, wait_seconds
     )
     try:
         async with _running(ledger, server, checkpoints, options, elsewhere, handle_signals) as host:
             yield host
     finally:
-        with trio.CancelScope(shield=True):
+        with trio.move_on_after(CLOSE_SECONDS, shield=True):
             await server.close()
-            await elsewhere(ledger.close)
+        with trio.move_on_after(CLOSE_SECONDS, shield=True):
+            await elsewhere(ledger.close, abandon=True)
+
+
+async def _open(open_ledger: Callable[[], Ledger], elsewhere: Elsewhere, wait_seconds: float) -> Ledger:
+    """Open the ledger once its name is free. Raises `HostAlive` when it is not within `wait_seconds`."""
+    deadline = trio.current_time() + wait_seconds
+    while True:
+        try:
+            return await elsewhere(open_ledger)
+        except HostAlive:
+            if trio.current_time() >= deadline:
+                raise
+        await trio.sleep(ALIVE_AGAIN_SECONDS)
 
 
 @asynccontextmanager
+@trio.lowlevel.enable_ki_protection
 async def _running(
     ledger: Ledger,
     server: Server,
@@ -239,68 +96,124 @@ async def _running(
     elsewhere: Elsewhere,
     handle_signals: bool,
 ) -> AsyncIterator[Host]:
-    fenced: StaleOwner | None = None
+    of_block: BaseException | None = None
+    fence: StaleOwner | None = None
+    wrapped: BaseException | None = None
     try:
-        async with trio.open_nursery() as writing, trio.open_nursery() as nursery:
-            runtime = Runtime(ledger, server, checkpoints, options, nursery, elsewhere)
-            writing.start_soon(runtime.writer.run)
-            host = await _start(runtime, handle_signals)
+        async with trio.open_nursery() as body:
+            base, work = await body.start(_shielded), await body.start(_shielded)
+            runtime = Runtime(ledger, server, checkpoints, options, Nurseries(body, base, work), elsewhere)
+            base.start_soon(runtime.writer.run)
+            host = Host(runtime)
             try:
+                await _start(runtime, host, handle_signals)
                 yield host
+            except BaseException as error:
+                of_block = error
+                raise
             finally:
-                await host.shutdown()
-                nursery.cancel_scope.cancel()
-                writing.cancel_scope.cancel()
-    except* StaleOwner as group:
-        fenced = _first(group)
-    if fenced is not None:
-        raise fenced
+                try:
+                    await host.shutdown()
+                except StaleOwner as error:
+                    fence = error
+                await _leave(runtime)
+    except BaseException as error:
+        wrapped = error
+    if wrapped is not None or fence is not None:
+        raise _plain([each for each in (wrapped, fence) if each is not None], of_block)
 
 
-async def _start(runtime: Runtime, handle_signals: bool) -> Host:
-    """Recover first, then work: orphans, marked turns, the server, what its record says, the rest."""
-    nursery = runtime.nursery
-    try:
+async def _shielded(*, task_status: trio.TaskStatus[trio.Nursery] = trio.TASK_STATUS_IGNORED) -> None:
+    """A nursery of its own, whose tasks go on when the block is cancelled."""
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as nursery:
+            task_status.started(nursery)
+            await trio.sleep_forever()
+
+
+async def _start(runtime: Runtime, host: Host, handle_signals: bool) -> None:
+    """Recover first, then work: orphans, marked turns, the server, what its record says, the rest.
+
+    Raises `NotAccepting` when a signal came before it was done.
+    """
+    work = runtime.nurseries.work
+    with trio.CancelScope() as starting:
+        if handle_signals:
+            await runtime.nurseries.base.start(_shut_down_on_signal, host, runtime, starting)
         await lives.clear_orphans(runtime)
-        recovered = await recovering.recovery_pass(runtime)
-        await nursery.start(lives.keep_server, runtime)
-        asked = await recovering.recovery_pass(runtime)
-    except BaseException:
-        with trio.CancelScope(shield=True):
-            await runtime.server.kill()
-        raise
-    host = Host(runtime, _both(recovered, asked))
-    nursery.start_soon(runtime.dispatcher.run)
-    nursery.start_soon(admission.start_waiting, runtime)
-    nursery.start_soon(recovering.recover_steadily, runtime)
-    if handle_signals:
-        await nursery.start(_shut_down_on_signal, host)
-    return host
+        first = await recovering.recovery_pass(runtime)
+        await work.start(lives.keep_server, runtime)
+        second = await recovering.recovery_pass(runtime)
+        host.recovered = _both(first, second)
+        work.start_soon(runtime.dispatcher.run)
+        work.start_soon(admission.start_waiting, runtime)
+        work.start_soon(recovering.recover_steadily, runtime)
+        work.start_soon(recovering.watch_fence, runtime)
+        host.is_started = True
+    if not host.is_started:
+        raise NotAccepting(runtime.ledger.owner.host, runtime.ledger.owner.epoch)
 
 
 async def _shut_down_on_signal(
-    host: Host, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    host: Host,
+    runtime: Runtime,
+    starting: trio.CancelScope,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         async for _ in signals:
-            host._asked.set()  # the second one finds it set
+            if not host.is_started:
+                starting.cancel()
+                continue
+            runtime.nurseries.base.start_soon(_shut_down_and_leave, host, runtime)
 
 
-async def _delete_session(runtime: Runtime, session: str) -> None:
-    over = runtime.winding.get(session)
-    if over is not None:
-        await over.wait()
+async def _shut_down_and_leave(host: Host, runtime: Runtime) -> None:
     try:
-        await runtime.require_assistant().delete_session(session)
-    except AssistantError:
-        return  # it is not needed any more either way
+        await host.shutdown()
+    except StaleOwner:
+        return  # the block learns it by itself
+    if not host.is_awaited:
+        runtime.nurseries.body.cancel_scope.cancel()
 
 
-def new_turn_id() -> str:
-    """`msg_`, the time in 12 hex digits, 14 random characters: unique, and sorted by time."""
-    milliseconds = int(datetime.now(UTC).timestamp() * 1000)
-    return f"msg_{(milliseconds << 12) & 0xFFFFFFFFFFFF:012x}{secrets.token_hex(7)}"
+@trio.lowlevel.enable_ki_protection
+async def _leave(runtime: Runtime) -> None:
+    """End the tasks that are left. Whatever they wait for, it is over in twice `CLOSE_SECONDS`."""
+    try:
+        runtime.nurseries.work.cancel_scope.cancel()
+        with trio.move_on_after(CLOSE_SECONDS, shield=True):
+            await runtime.all_told()
+        with trio.move_on_after(CLOSE_SECONDS, shield=True):
+            await runtime.writer.close()
+    finally:
+        runtime.writer.give_up()
+        runtime.nurseries.base.cancel_scope.cancel()
+
+
+def _plain(errors: list[BaseException], of_block: BaseException | None) -> BaseException:
+    """What went wrong, without what our nurseries wrapped around it. The block's own error comes first."""
+    leaves = [leaf for error in errors for leaf in _leaves(error, of_block)]
+    leaves = [leaf for leaf in leaves if not isinstance(leaf, trio.Cancelled)] or leaves[:1]
+    if any(leaf is of_block for leaf in leaves):
+        assert of_block is not None
+        for other in leaves:
+            if other is not of_block:
+                of_block.add_note(f"turn-ledger: besides, the host failed: {other!r}")
+        return of_block
+    if len(leaves) == 1 or all(isinstance(leaf, StaleOwner) for leaf in leaves):
+        return leaves[0]
+    return BaseExceptionGroup("more than one thing went wrong in this host", leaves)
+
+
+def _leaves(error: BaseException, of_block: BaseException | None) -> Iterator[BaseException]:
+    if error is of_block or not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for inner in error.exceptions:
+        yield from _leaves(inner, of_block)
 
 
 def _both(first: Recovery, second: Recovery) -> Recovery:
@@ -315,14 +228,6 @@ def _both(first: Recovery, second: Recovery) -> Recovery:
         left=second.left,
         conflicts=first.conflicts + second.conflicts,
     )
-
-
-def _first(group: BaseExceptionGroup[StaleOwner]) -> StaleOwner:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, StaleOwner)
-    return error
 
 
 __all__ = ["Host", "Outcome", "Reading", "StopNotConfirmed", "new_turn_id", "open_host"]

@@ -15,8 +15,9 @@ class LiveTurn:
 
     `run` is the newest state that the ledger answered. `must_read`: the server's record has to be
     read, because a frame hinted at an end, the stream was broken, or time has passed. `source`: where
-    an end that is found now would come from. `is_generation_gone`: the server life that ran it is
-    proven over, so its record is final.
+    an end that is found now would come from. `is_underway`: the input is being handed to the server,
+    `is_begun`: it was. `noted`: the progress that the ledger was told last. `is_generation_gone`: the
+    server life that ran it is proven over, so its record is final.
     """
 
     def __init__(self, run: Run, session: str, input_id: str) -> None:
@@ -26,12 +27,13 @@ class LiveTurn:
         self.closed = trio.Event()
         self.must_read = False
         self.source: Source = "stream"
+        self.is_underway = False
         self.is_begun = False
         self.is_generation_gone = False
-        self.is_late_kept = False
         self.absent_since: float | None = None
         self.lost_since: float | None = None
         self.observable_at = 0.0
+        self.noted: tuple[Phase, str | None] | None = None
         self.frames = 0
         self.deltas = 0
         self._phase: Phase | None = None
@@ -72,6 +74,8 @@ class LiveTurn:
         phase = self._phase or ("working" if self._message else None)
         if phase is None:
             return None
+        if (phase, self._message) == self.noted and self.run.state == "running":
+            return None  # recorded, or there was no room left for it
         new_message = self._message not in (None, self.run.native_message)
         if phase == self.run.phase and not new_message and self.run.state == "running":
             return None

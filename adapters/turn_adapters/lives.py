@@ -13,7 +13,7 @@ from turn_adapters.assistant import Assistant, Child, Frame
 from turn_adapters.live import LiveTurn
 from turn_adapters.observer import observe
 from turn_adapters.runtime import Runtime
-from turn_ledger import AssistantError, Refused, StaleOwner, StoreError
+from turn_ledger import AssistantError, Refused, StaleOwner, StoreError, StoreUnavailable
 from turn_ledger.commands import LoseObservation, ResumeObservation, StartTurn
 from turn_ledger.events import ServerStarted
 from turn_ledger.units import start
@@ -41,14 +41,22 @@ async def keep_server(
 
     Raises `AssistantError` if the first does not come up.
     """
+    runtime.server_left = trio.Event()
+    try:
+        await _keep_server(runtime, task_status)
+    finally:
+        runtime.server_left.set()
+
+
+async def _keep_server(runtime: Runtime, task_status: trio.TaskStatus[None]) -> None:
     count = failures = 0
     has_started = False
     while not runtime.is_stopping:
         count += 1
-        generation = await _generation(runtime, count)
         try:
-            assistant = await runtime.server.start(generation, _recorder(runtime))
-        except AssistantError:
+            runtime.generation = await _generation(runtime, count)
+            assistant = await runtime.server.start(runtime.generation, _Recorder(runtime))
+        except (AssistantError, StoreUnavailable):
             if not has_started:
                 raise
             failures += 1
@@ -64,7 +72,7 @@ async def keep_server(
         proof = await _live(runtime, assistant)
         runtime.connect(None)
         if not runtime.is_stopping and not runtime.server.attached:
-            await _lose_life(runtime, generation, proof)
+            await _lose_life(runtime, assistant.generation, proof)
 
 
 async def _live(runtime: Runtime, assistant: Assistant) -> str:
@@ -80,13 +88,11 @@ async def _pump(runtime: Runtime, assistant: Assistant) -> None:
     """Read the event stream, and open it again when it breaks: every gap is filled from the records."""
     wait = STREAM_AGAIN_SECONDS
     last_heard = trio.current_time()
-    is_first = True
     while True:
         try:
             async with assistant.frames() as frames:
-                if not is_first:
-                    runtime.resync()
-                is_first, wait = False, STREAM_AGAIN_SECONDS
+                runtime.resync()
+                wait = STREAM_AGAIN_SECONDS
                 async for frame in frames:
                     last_heard = trio.current_time()
                     _on_frame(runtime, assistant, frame)
@@ -141,13 +147,11 @@ async def _adopt_child(runtime: Runtime, assistant: Assistant, parent: LiveTurn,
 
 
 async def _lose_life(runtime: Runtime, generation: str, proof: str) -> None:
-    await _server_stopped(runtime, generation, proof)
+    await runtime.keep_trying(lambda: _server_stopped(runtime, generation, proof))
     why = f"server generation {generation} is gone: {proof}"
     for live in list(runtime.live.values()):
-        stored = await runtime.store_fact(LoseObservation(turn=live.turn, why=why))
-        if stored is not None:
-            live.run = stored
         live.is_generation_gone = True
+        await runtime.store_fact(live, LoseObservation(turn=live.turn, why=why))
         live.read_again("reconnect")
 
 
@@ -159,10 +163,6 @@ async def _give_up_turns(runtime: Runtime) -> None:
             command = settle(live.run, record, owner_over=True, source="reconnect")
             if command is not None and not isinstance(command, ResumeObservation):
                 await runtime.end(live, command)
-
-
-def _recorder(runtime: Runtime) -> _Recorder:
-    return _Recorder(runtime)
 
 
 class _Recorder:

@@ -11,7 +11,7 @@ import trio
 from turn_adapters import ending
 from turn_adapters.live import LiveTurn
 from turn_adapters.runtime import Runtime
-from turn_ledger import AssistantError, CorruptLedger, Refused, StaleOwner, StoreError
+from turn_ledger import AssistantError
 from turn_ledger.commands import (
     CompleteTurn,
     FailTurn,
@@ -33,24 +33,12 @@ async def observe(runtime: Runtime, live: LiveTurn) -> None:
         try:
             if hinted or live.must_read:
                 await _record_progress(runtime, live)
-            if live.must_read or not hinted:
+            if (live.must_read or not hinted) and not live.closed.is_set():
                 live.must_read = False
                 await _read(runtime, live)
-        except StaleOwner:
-            raise
-        except CorruptLedger as error:
-            if error.stream is None:
-                raise
-            runtime.forget(live)  # its stream is quarantined; whoever reads it gets the error
-            return
         except AssistantError:
             live.must_read = True
             await trio.sleep(READ_AGAIN_SECONDS)
-        except Refused:
-            # Somebody else decided about this turn in between: take what the ledger says now.
-            live.run = await runtime.writer.call(lambda: runtime.ledger.run(live.turn))
-            if not live.run.is_open:
-                await runtime.on_ended(live.run)
         hinted = await live.wait_hint(_patience(runtime, live))
 
 
@@ -58,7 +46,7 @@ def _patience(runtime: Runtime, live: LiveTurn) -> float:
     """How long to wait for a hint before the record is read anyway, in seconds."""
     if live.must_read or live.absent_since is not None or live.lost_since is not None:
         return READ_AGAIN_SECONDS
-    if live.progress() is not None:
+    if live.progress() is not None and live.run.state == "running":
         return max(0.0, live.observable_at - trio.current_time())
     return runtime.options.poll_seconds
 
@@ -71,16 +59,9 @@ async def _record_progress(runtime: Runtime, live: LiveTurn) -> None:
         return
     phase, message = progress
     live.observable_at = now + runtime.options.observe_every_seconds
-    try:
-        live.run = await runtime.writer.apply(
-            ObserveTurn(turn=live.turn, phase=phase, native_message=message)
-        )
-    except StaleOwner:
-        raise
-    except StoreError as error:
-        if isinstance(error, CorruptLedger):
-            raise
-        # Progress that cannot be stored is not worth waiting for; the next change tries again.
+    command = ObserveTurn(turn=live.turn, phase=phase, native_message=message)
+    if await runtime.store_fact(live, command, keep=False):
+        live.noted = progress
 
 
 async def _read(runtime: Runtime, live: LiveTurn) -> None:
@@ -109,7 +90,7 @@ async def _read(runtime: Runtime, live: LiveTurn) -> None:
     elif isinstance(command, ResumeObservation):
         live.is_generation_gone = False
         live.lost_since = None
-        live.run = await runtime.store_fact(command) or live.run
+        await runtime.store_fact(live, command)
     else:
         await runtime.end(live, _with_text(runtime, command, record))
         if live.closed.is_set() and live.run.is_root:
@@ -154,7 +135,7 @@ async def _lose(runtime: Runtime, live: LiveTurn, record: NativeRecord) -> None:
         else "the server is not busy with it and its record has no end"
     )
     if live.run.state != "unobserved":
-        live.run = await runtime.store_fact(LoseObservation(turn=live.turn, why=why)) or live.run
+        await runtime.store_fact(live, LoseObservation(turn=live.turn, why=why))
     await ending.end_by_abort(runtime, live, "lost")
 
 

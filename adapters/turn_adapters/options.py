@@ -44,6 +44,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: float = 0.0
     server_grace_seconds: float = 0.5
     recovery_seconds: float = 30.0
+    fence_seconds: float = 2.0
     poll_seconds: float = 5.0
     observe_every_seconds: float = 1.0
     not_admitted_seconds: float = 5.0

@@ -7,6 +7,7 @@ are observed from now on. What cannot be had now is left to the next pass.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -16,7 +17,7 @@ from turn_adapters.assistant import Assistant
 from turn_adapters.live import LiveTurn
 from turn_adapters.observer import observe
 from turn_adapters.runtime import Runtime
-from turn_ledger import AssistantError, Run, StaleOwner, StoreError
+from turn_ledger import AssistantError, Run, StaleOwner, StoreError, StoreUnavailable
 from turn_ledger.events import ServerStarted
 from turn_ledger.host import HostState, is_over
 from turn_projections import recover
@@ -29,10 +30,11 @@ async def recovery_pass(runtime: Runtime, *, conversation: str | None = None) ->
 
     Raises `StaleOwner` when this host is fenced, and the store's errors.
     """
+    if runtime.is_stopping:
+        return Recovery()
     async with runtime.recovery_lock:
         await runtime.writer.call(runtime.ledger.expire_dead_hosts)
         hosts = await runtime.writer.call(runtime.ledger.hosts)
-        _check_fence(runtime, hosts)
         runs = await runtime.writer.call(lambda: runtime.ledger.open_runs(conversation=conversation))
         left = [run for run in runs if is_over(run.owner, hosts)]
         if not left:
@@ -65,10 +67,16 @@ async def recover_steadily(runtime: Runtime) -> None:
             continue  # away for the moment: the next pass tries again
 
 
-def _check_fence(runtime: Runtime, hosts: dict[str, HostState]) -> None:
+async def watch_fence(runtime: Runtime) -> None:
+    """Look every `fence_seconds` whether this epoch still lives: an idle host appends nothing and would
+    not learn it. Raises `StaleOwner` when it does not."""
     owner = runtime.ledger.owner
-    if is_over(owner, hosts) and not runtime.is_stopping:
-        raise StaleOwner(owner.host, owner.epoch, "another epoch has taken its name")
+    while not runtime.is_stopping:
+        await trio.sleep(runtime.options.fence_seconds)
+        with suppress(StoreUnavailable):
+            hosts = await runtime.writer.call(runtime.ledger.hosts)
+            if is_over(owner, hosts) and not runtime.is_stopping:
+                raise StaleOwner(owner.host, owner.epoch, "another epoch has taken its name")
 
 
 class _Inquiry:

@@ -8,18 +8,29 @@ The parts are modules of functions over this state: `admission` starts turns, `o
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
 
 import trio
 from msgspec.structs import replace
 
+from turn_adapters.apart import kept_apart
 from turn_adapters.assistant import Assistant, Frame, Prompt, Server
 from turn_adapters.checkpoints import CheckpointHandler
 from turn_adapters.dispatcher import Dispatcher
 from turn_adapters.live import LiveTurn
 from turn_adapters.options import Options, Outcome
 from turn_adapters.writer import Elsewhere, Writer, in_thread
-from turn_ledger import AssistantError, Ledger, Run, StoreUnavailable
+from turn_ledger import (
+    AssistantError,
+    Change,
+    CorruptLedger,
+    Ledger,
+    Refused,
+    Run,
+    StaleOwner,
+    StoreUnavailable,
+)
 from turn_ledger.commands import (
     CancelTurn,
     Command,
@@ -27,8 +38,11 @@ from turn_ledger.commands import (
     FailTurn,
     InterruptTurn,
 )
+from turn_ledger.units import change
 
 TOLD_MAX = 10_000
+STORE_AGAIN_SECONDS = 0.1
+STORE_AGAIN_SECONDS_MAX = 2.0
 
 T = TypeVar("T")
 
@@ -44,6 +58,19 @@ class WaitingPrompt:
         self.is_held = False
 
 
+class Nurseries(NamedTuple):
+    """Where the tasks of a host end.
+
+    `body`: with the application's block; what fails here cancels it. `base`: last of all, the writer
+    among them. `work`: observers, the server, checkpoints, recovery; with the shutdown. The tasks of
+    `base` and `work` outlive a body that is cancelled, because its shutdown needs them.
+    """
+
+    body: trio.Nursery
+    base: trio.Nursery
+    work: trio.Nursery
+
+
 class Runtime:
     """The state of one running host."""
 
@@ -53,18 +80,23 @@ class Runtime:
         server: Server,
         handler: CheckpointHandler,
         options: Options,
-        nursery: trio.Nursery,
+        nurseries: Nurseries,
         elsewhere: Elsewhere = in_thread,
     ) -> None:
         self.ledger = ledger
         self.server = server
-        self.handler = handler
+        self.handler = kept_apart(handler)
         self.options = options
-        self.nursery = nursery
+        self.nurseries = nurseries
+        self.nursery = nurseries.work
         self.writer = Writer(ledger, elsewhere)
-        self.dispatcher = Dispatcher(self.writer, handler, options, self.wake_queue)
+        self.dispatcher = Dispatcher(self.writer, self.handler, options, self.wake_queue)
+        self.generation: str | None = None
+        """The newest life of the server, as soon as it is begun and until its end is recorded."""
         self.assistant: Assistant | None = None
-        self.assistant_changed = trio.Event()
+        self.server_left = trio.Event()
+        """Set while nobody keeps the server: then no life of it can begin."""
+        self.server_left.set()
         self.live: dict[str, LiveTurn] = {}
         self.waiting: dict[str, WaitingPrompt] = {}
         self.sessions: dict[str, str] = {}
@@ -75,14 +107,18 @@ class Runtime:
         self.queue_changed = trio.Event()
         self._by_session: dict[str, LiveTurn] = {}
         self._told: OrderedDict[str, None] = OrderedDict()
+        self._telling = 0
+        self._all_told = trio.Event()
 
     # The server's present life
 
     def connect(self, assistant: Assistant | None) -> None:
         """A life of the server began (None: it is over)."""
         self.assistant = assistant
-        self.assistant_changed.set()
-        self.assistant_changed = trio.Event()
+
+    def end_work(self) -> None:
+        """Nobody observes, aborts, saves, recovers or starts anything any more, but the shutdown."""
+        self.nurseries.work.cancel_scope.cancel()
 
     def require_assistant(self) -> Assistant:
         """The connection to the server. Raises `AssistantError` while it is away."""
@@ -118,33 +154,67 @@ class Runtime:
 
     # Appending
 
-    async def store_fact(self, *commands: Command) -> Run | None:
-        """Append what the server told. While the store is away it is kept and tried again.
-
-        None: the host shut down before it could be stored; then the record decides at the next start.
-        """
-        wait = 0.1
+    async def keep_trying(self, append: Callable[[], Awaitable[T]]) -> T | None:
+        """Append, and while the store is away try again. None: the host shut down before it was stored."""
+        wait = STORE_AGAIN_SECONDS
         while True:
             try:
-                return await self.writer.apply(*commands)
+                return await append()
             except StoreUnavailable:
                 if self.is_stopping:
                     return None
                 await trio.sleep(wait)
-                wait = min(wait * 2, 2.0)
+                wait = min(wait * 2, STORE_AGAIN_SECONDS_MAX)
 
-    async def end(self, live: LiveTurn, command: Command, *, moving: bool = False) -> Run | None:
+    async def store_fact(self, live: LiveTurn, command: Command, *, keep: bool = True) -> bool:
+        """Append what the server told about a live turn; False if it could not be, or must not be.
+
+        While the store is away the fact is kept and tried again, until the shutdown: then the record
+        decides at the next start. `keep=False`: it is not worth that, and nothing at all if anything
+        else was recorded in between. When somebody else has decided about the turn, the ledger's word is
+        taken. A turn whose stream is damaged is quarantined: it is not observed any more.
+        """
+        run: Run | None
+        try:
+            if keep:
+                run = await self.keep_trying(lambda: self.writer.apply(command))
+            else:
+                once = Change((command,), expected_version=live.run.version)
+                run = await self.writer.submit(change(once))
+            is_stored = run is not None
+        except StaleOwner:
+            raise
+        except StoreUnavailable:
+            return False
+        except CorruptLedger as error:
+            self._quarantine(live, error)
+            return False
+        except Refused:
+            run, is_stored = await self._run_now(live), False
+        if run is not None:
+            live.run = run
+            if run.is_ended:
+                await self.on_ended(run)
+        return is_stored
+
+    async def end(self, live: LiveTurn, command: Command, *, moving: bool = False) -> Run:
         """Append a live turn's end and tell everybody. `moving`: its native work may not be over yet."""
-        command = self._with_totals(live, command)
         if moving:
             self.dispatcher.hold(live.turn)
-        run = await self.store_fact(command)
-        if run is None:
+        await self.store_fact(live, self._with_totals(live, command))
+        return live.run
+
+    async def _run_now(self, live: LiveTurn) -> Run | None:
+        try:
+            return await self.keep_trying(lambda: self.writer.call(lambda: self.ledger.run(live.turn)))
+        except CorruptLedger as error:
+            self._quarantine(live, error)
             return None
-        live.run = run
-        if run.is_ended:
-            await self.on_ended(run)
-        return run
+
+    def _quarantine(self, live: LiveTurn, error: CorruptLedger) -> None:
+        if error.stream is None:
+            raise error  # the whole ledger is damaged
+        self.forget(live)
 
     async def on_ended(self, run: Run) -> None:
         """A turn has ended: its children with it, the application is told, what is owed is worked off."""
@@ -169,9 +239,26 @@ class Runtime:
         self._told[run.turn] = None
         if len(self._told) > TOLD_MAX:
             self._told.popitem(last=False)
-        outcome = outcome_of(run)
+        self._telling += 1
+        self.nurseries.base.start_soon(self._tell, run, stopped_by_shutdown)
+
+    async def all_told(self) -> None:
+        """Wait until the application has taken everything that it was told."""
+        while self._telling:
+            await self._all_told.wait()
+
+    async def _tell(self, run: Run, stopped_by_shutdown: bool) -> None:
+        tell = self.options.on_turn_closed
+        assert tell is not None
         stopped = run.stop_requested == "user" and run.cause == "user_stop"
-        self.nursery.start_soon(self.options.on_turn_closed, run.turn, stopped, outcome, stopped_by_shutdown)
+        try:
+            await tell(run.turn, stopped, outcome_of(run), stopped_by_shutdown)
+        except Exception as error:  # the application's: it comes out of the application's block
+            self.nurseries.body.start_soon(_fail, error)
+        finally:
+            self._telling -= 1
+            self._all_told.set()
+            self._all_told = trio.Event()
 
     def _with_totals(self, live: LiveTurn, command: Command) -> Command:
         """The end's evidence with what was counted on the way."""
@@ -180,6 +267,10 @@ class Runtime:
         evidence = command.evidence
         totals = {**evidence.totals, "frames": live.frames, "deltas": live.deltas}
         return replace(command, evidence=replace(evidence, totals=totals))
+
+
+async def _fail(error: Exception) -> None:
+    raise error
 
 
 def outcome_of(run: Run) -> Outcome:

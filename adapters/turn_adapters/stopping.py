@@ -7,7 +7,7 @@ start reads a lost observation, never a false failure. A fenced host does nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -20,12 +20,15 @@ from turn_adapters.live import LiveTurn
 from turn_adapters.runtime import Runtime
 from turn_ledger import AssistantError, LedgerError, StaleOwner, StoreUnavailable
 from turn_ledger.commands import CompleteTurn
-from turn_ledger.events import Evidence
+from turn_ledger.events import Evidence, LateFact
 
 T = TypeVar("T")
 
 LOOK_SECONDS = 0.05
 ABORT_AGAIN_SECONDS = 0.5
+UNDERWAY_SECONDS = 0.5
+"""How long is looked for work whose beginning was on its way to the server when the mark came."""
+
 LAST_APPEND_SECONDS = 0.5
 """How long the last appends may wait for the store. They are not worth the deadline."""
 
@@ -49,31 +52,34 @@ async def shut_down(runtime: Runtime, *, deadline_seconds: float, drain_seconds:
     began = trio.current_time()
     deadline = began + deadline_seconds
     half = began + deadline_seconds / 2
+    runtime.is_stopping = True
     marked: list[str] | None = None
     try:
         await _durable(runtime, half, lambda seconds: runtime.ledger.stop_accepting(busy_seconds=seconds))
-        runtime.is_stopping = True
         await _drain(runtime, min(began + drain_seconds, half) if drain_seconds else began)
         marked = await _durable(
             runtime, half, lambda seconds: runtime.ledger.mark_open_turns(busy_seconds=seconds)
         )
     except StaleOwner:
+        runtime.end_work()
         raise
     except (LedgerError, trio.TooSlowError):
         marked = None
-    runtime.is_stopping = True
+    unfinished: list[LiveTurn | str] = [*runtime.live.values(), *runtime.winding]
+    runtime.end_work()
+    await _close_turns(runtime, marked, deadline)
     if marked is None:
-        proof = await _killed(runtime)
-        is_clean = False
+        runtime.writer.give_up()
+        proof = await _end_server(runtime, runtime.server.kill, deadline)
     else:
-        _tell_marked(runtime, marked)
-        await _abort_all(runtime, deadline - _reserve(runtime, deadline_seconds))
-        proof, is_clean = await _stop_server(runtime, deadline)
+        await _abort_all(runtime, unfinished, deadline - _reserve(runtime, deadline_seconds))
+        proof = await _end_server(runtime, partial(_stop, runtime, deadline), deadline)
+    is_recorded = await _record_end(runtime, proof, is_marked=marked is not None)
     return Shutdown(
         marked=tuple(marked or ()),
         is_marked=marked is not None,
         proof=proof,
-        is_clean=is_clean,
+        is_clean=is_recorded,
         seconds=trio.current_time() - began,
     )
 
@@ -104,42 +110,64 @@ async def _drain(runtime: Runtime, until: float) -> None:
             await changed.wait()
 
 
-def _tell_marked(runtime: Runtime, marked: list[str]) -> None:
-    """The observers end without recording an end; the application hears that the mark decides."""
-    for turn in marked:
-        live = runtime.live.get(turn)
-        if live is not None:
+async def _close_turns(runtime: Runtime, marked: list[str] | None, until: float) -> None:
+    """The observers end without recording an end; the application hears that the shutdown decides.
+
+    Without a mark the turn reads as lost from the next start on.
+    """
+    for live in list(runtime.live.values()):
+        live.close()
+        if marked is None:
+            why = "the host stopped and could not store its mark"
+            lost = replace(live.run, state="interrupted", cause="observation_lost", lost_why=why)
+            runtime.tell(lost, stopped_by_shutdown=True)
+        elif live.turn in marked:
             live.run = replace(live.run, state="stopped")
-            live.close()
             runtime.tell(live.run, stopped_by_shutdown=True)
+    with trio.move_on_at(until):
+        # Their start was stored a moment before the shutdown: nobody has come to observe them.
+        for turn in set(marked or ()) - set(runtime.live):
+            runtime.tell(
+                await runtime.writer.call(partial(runtime.ledger.run, turn)), stopped_by_shutdown=True
+            )
 
 
-async def _abort_all(runtime: Runtime, until: float) -> None:
-    """Abort the native work of every marked turn, and see that it took effect."""
+async def _abort_all(runtime: Runtime, unfinished: Sequence[LiveTurn | str], until: float) -> None:
+    """Abort the native work of every marked turn, and of every session that still moves after a Stop.
+
+    And see that it took effect.
+    """
     with trio.move_on_at(until):
         async with trio.open_nursery() as nursery:
-            for live in list(runtime.live.values()):
-                nursery.start_soon(_abort, runtime, live)
+            for each in unfinished:
+                nursery.start_soon(_abort, runtime, each)
 
 
-async def _abort(runtime: Runtime, live: LiveTurn) -> None:
+async def _abort(runtime: Runtime, unfinished: LiveTurn | str) -> None:
     assistant = runtime.assistant
     if assistant is None:
         return
+    live = None if isinstance(unfinished, str) else unfinished
+    session = unfinished if isinstance(unfinished, str) else unfinished.session
+    began = trio.current_time()
     last_abort = -ABORT_AGAIN_SECONDS
     while True:
         try:
             now = trio.current_time()
             if now - last_abort >= ABORT_AGAIN_SECONDS:
                 last_abort = now
-                await assistant.abort(live.session)
-            record = await assistant.record(live.session, live.input_id)
+                await assistant.abort(session)
+            if live is None:
+                is_busy = await assistant.is_busy(session)
+            else:
+                record = await assistant.record(session, live.input_id)
+                is_busy = record.busy or record.kind == "busy"
+                if not is_busy and record.kind == "done":
+                    await _keep_late(runtime, live, record.native_ids, record.totals)
         except AssistantError:
-            await trio.sleep(LOOK_SECONDS)
-            continue
-        if not record.busy and record.kind != "busy":
-            if record.kind == "done" and not live.is_late_kept:
-                await _keep_late(runtime, live, record.native_ids, record.totals)
+            is_busy = True  # it does not answer, so nothing is known
+        is_underway = live is not None and live.is_underway and now - began < UNDERWAY_SECONDS
+        if not is_busy and not is_underway:
             return
         await trio.sleep(LOOK_SECONDS)
 
@@ -149,43 +177,60 @@ async def _keep_late(
 ) -> None:
     """It completed in the same instant: kept, without effect. The mark has decided."""
     evidence = Evidence(source="call", native_ids=native_ids, totals=totals)
-    try:
-        await runtime.writer.apply(CompleteTurn(turn=live.turn, evidence=evidence))
-    except LedgerError:
-        return  # evidence that cannot be stored is not worth the deadline
+    with suppress(LedgerError):  # evidence that cannot be stored is not worth the deadline
+        events = await runtime.writer.call(lambda: runtime.ledger.events(live.turn))
+        facts = [each.event.fact for each in events if isinstance(each.event, LateFact)]
+        if "TurnCompleted" not in facts:  # else the observer had it on its way already
+            await runtime.writer.apply(CompleteTurn(turn=live.turn, evidence=evidence))
 
 
-async def _stop_server(runtime: Runtime, deadline: float) -> tuple[str, bool]:
-    """Stop the server, prove its exit and that of its tool processes, and end the epoch."""
-    generation = runtime.assistant.generation if runtime.assistant else None
+async def _stop(runtime: Runtime, deadline: float) -> str:
     grace = min(runtime.options.server_grace_seconds, max(0.0, deadline - trio.current_time() - 0.2))
-    proof = await runtime.server.stop(grace)
+    return await runtime.server.stop(grace)
+
+
+async def _end_server(runtime: Runtime, end: Callable[[], Awaitable[str]], until: float) -> str:
+    """End the server and its tool processes; the proof, or "" when there is none in time.
+
+    An attempt that takes longer goes on behind the shutdown: a process that does not die is nobody's fault.
+    """
+    proofs: list[str] = []
+    is_over = trio.Event()
+
+    async def attempt() -> None:
+        try:
+            await runtime.server_left.wait()  # a life that was about to begin, does not any more
+            proofs.append(await end())
+        except AssistantError:
+            pass  # not proven: the next start looks for the process
+        finally:
+            is_over.set()
+
+    runtime.nurseries.base.start_soon(attempt)
+    with trio.move_on_at(until):
+        await is_over.wait()
+    return proofs[0] if proofs else ""
+
+
+async def _record_end(runtime: Runtime, proof: str, *, is_marked: bool) -> bool:
+    """Record the end of the server, then that of the epoch. What is not proven is not recorded.
+
+    If it cannot be stored, the next start finds the process gone by its pid and start time.
+    """
+    generation = runtime.generation
+    if not proof:
+        return False
     try:
         if generation is not None and not runtime.server.attached:
             await _last(
                 runtime,
                 lambda: runtime.ledger.server_stopped(generation, proof, busy_seconds=LAST_APPEND_SECONDS),
             )
-        await _last(runtime, lambda: runtime.ledger.end_epoch(busy_seconds=LAST_APPEND_SECONDS))
+        if is_marked:
+            await _last(runtime, lambda: runtime.ledger.end_epoch(busy_seconds=LAST_APPEND_SECONDS))
     except (LedgerError, trio.TooSlowError):
-        return proof, False
-    return proof, True
-
-
-async def _killed(runtime: Runtime) -> str:
-    """No abort is sent: the server is killed, so that no row says aborted."""
-    generation = runtime.assistant.generation if runtime.assistant else None
-    for live in list(runtime.live.values()):
-        live.close()
-    proof = await runtime.server.kill()
-    if generation is not None and not runtime.server.attached:
-        # If it cannot be stored, the next start finds the process gone by its pid and start time.
-        with suppress(LedgerError, trio.TooSlowError):
-            await _last(
-                runtime,
-                lambda: runtime.ledger.server_stopped(generation, proof, busy_seconds=LAST_APPEND_SECONDS),
-            )
-    return proof
+        return False
+    return is_marked
 
 
 async def _last(runtime: Runtime, append: Callable[[], None]) -> None:

@@ -48,6 +48,10 @@ class _Waiting:
         self.done = trio.Event()
         self.outcome: Any = None
 
+    def settle(self, outcome: Any) -> None:
+        self.outcome = outcome
+        self.done.set()
+
 
 class Writer:
     """Gathers the appends of all tasks into few commits. `run` must be running."""
@@ -56,21 +60,39 @@ class Writer:
         self.ledger = ledger
         self.elsewhere = elsewhere
         self._send, self._receive = trio.open_memory_channel[_Waiting](UNITS_WAITING_MAX)
+        self._patience = trio.CancelScope()
+        self._has_given_up = False
+        self._has_ended = trio.Event()
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         """Commit what waits, until cancelled or closed. What was handed in is settled before it ends."""
         try:
             async for first in self._receive:
                 await self._commit(first)
+        except Exception:
+            self.give_up()
+            raise
         finally:
             with trio.CancelScope(shield=True):
                 self._send.close()
                 async for left in self._receive:
                     await self._commit(left)
+            self._has_ended.set()
 
-    def close(self) -> None:
-        """Take no more. What waits is still committed."""
+    async def close(self) -> None:
+        """Take no more, and wait until what waits is committed."""
         self._send.close()
+        await self._has_ended.wait()
+
+    def give_up(self) -> None:
+        """The store has no time left: whoever still waits for it gets `StoreUnavailable`, now and later.
+
+        A commit that hangs on the disk is left behind in its thread. Whether it became durable, the
+        ledger tells whoever opens it next.
+        """
+        self._has_given_up = True
+        self._patience.cancel()
 
     async def submit(self, unit: Unit[T]) -> T:
         """Run one unit and return what it returned, once durable. Raises `Refused` or `StoreError`."""
@@ -90,8 +112,8 @@ class Writer:
         return await self.submit(change(Change(commands, causation=causation)))
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run a reading or rare call of the ledger in a thread of its own."""
-        return await self.elsewhere(function)
+        """Run a reading or rare call of the ledger in a thread of its own. Cancelled, it is left behind."""
+        return await self.elsewhere(function, abandon=True)
 
     async def _commit(self, first: _Waiting) -> None:
         batch = [first]
@@ -101,11 +123,15 @@ class Writer:
             except (trio.WouldBlock, trio.EndOfChannel):
                 break
         units = [waiting.unit for waiting in batch]
-        with trio.CancelScope(shield=True):
-            try:
-                outcomes = await self.elsewhere(lambda: self.ledger.submit(units))
-            except LedgerError as error:
-                outcomes = [error] * len(batch)
-        for waiting, outcome in zip(batch, outcomes, strict=True):
-            waiting.outcome = outcome
-            waiting.done.set()
+        outcomes: list[Any] = [StoreUnavailable("the store did not answer in time")] * len(batch)
+        self._patience = trio.CancelScope(shield=True)
+        if self._has_given_up:
+            self._patience.cancel()
+        try:
+            with self._patience:
+                outcomes = await self.elsewhere(lambda: self.ledger.submit(units), abandon=True)
+        except LedgerError as error:
+            outcomes = [error] * len(batch)
+        finally:
+            for waiting, outcome in zip(batch, outcomes, strict=True):
+                waiting.settle(outcome)

@@ -1,0 +1,482 @@
+"""A stage for the rules of a host: one ledger, one assistant server's world, and hosts that come and go.
+
+    async def test_a_rule(stage: Stage, clock: Clock | None) -> None:
+        async with stage.host() as host:
+            turn = await stage.busy(host)
+        assert stage.names(turn)[-1] == "TurnStoppedByShutdown"
+
+A rule speaks of a `Stage` only, so that it can be played on any assistant server: a stage gives the servers
+and the prompts that make a turn busy, stream, fail and so on. `SimulatedStage` is the one in memory; what
+only a simulated world can do (puppets, faults) is on it.
+
+Every server of a stage is watched: each call is noted before it has any effect, with the position that the
+ledger had reached by then. And each host hangs on a `Cord`: once that is cut, the host reaches neither its
+ledger nor its server any more, which is how a killed process ends, in a test that cannot kill itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from turn_adapters.assistant import Assistant, Child, Frame, Prompt, Server, SpawnCallback
+from turn_adapters.checkpoints import CheckpointHandler
+from turn_adapters.host import Host, open_host
+from turn_adapters.options import Options, Outcome
+from turn_adapters.simulated import Puppet, SimulatedServer, SimulatedWorld, open_world
+from turn_adapters.simulated_checkpoints import RecordingCheckpoints
+from turn_adapters.writer import Elsewhere, in_thread, inline
+from turn_ledger import AssistantError, Ledger, Recorded, Run, StoreUnavailable
+from turn_ledger.events import CheckpointRequested, ServerStarted
+from turn_projections.settle import NativeRecord
+
+T = TypeVar("T")
+Clock = trio.abc.Clock
+
+What = Literal[
+    "answer", "work", "stream", "tool", "refused", "empty", "question", "retry", "child", "runaway"
+]
+"""What a prompt makes of its turn: an answer at once · at work until it is ended · streams for a minute ·
+in a tool until it is ended · a provider's error · no answer · waits for a person · waits for its provider ·
+works in a child session · the endless loop."""
+
+MINUTE = 600
+"""Deltas of a turn that streams for a minute, a tenth of a second apart."""
+
+_STREAM = f"say text='{'word ' * MINUTE}' deltas={MINUTE} delay_seconds=0.1"
+SIMULATED_PROMPTS: dict[What, str] = {
+    "answer": "[[say text='All done.']]",
+    "work": "[[hang]]",
+    "stream": f"[[{_STREAM}]]",
+    "tool": "[[tool seconds=3600]]",
+    "refused": "[[fail message='the model is overloaded']]",
+    "empty": "[[finish_empty]]",
+    "question": "[[wait_user]]",
+    "retry": "[[retry seconds=3600]]",
+    "child": f'[[child script="{_STREAM}"]]',
+    "runaway": "[[runaway]]",
+}
+
+
+class Noted(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that a host made: when, to which server, and the ledger's last position at that moment."""
+
+    name: str
+    host: str
+    at: float
+    position: int
+    session: str | None = None
+    input_id: str | None = None
+
+
+class Cord:
+    """What a host hangs on. `cut` is its death, by hand or at its `at_append`-th append.
+
+    `before`: the append itself is lost too. `appends` counts what the host appended.
+    """
+
+    def __init__(self, *, at_append: int | None = None, before: bool = False) -> None:
+        self.is_cut = False
+        self.was_cut = trio.Event()
+        self.appends = 0
+        self._at_append = at_append
+        self._before = before
+
+    def cut(self) -> None:
+        self.is_cut = True
+        self.was_cut.set()
+
+    def append(self, do: Callable[[], T]) -> T:
+        """Let an append through, unless the host is dead or dies by it."""
+        if self._before and self.appends + 1 == self._at_append:
+            self.cut()
+        if self.is_cut:
+            raise StoreUnavailable("this host was killed")
+        done = do()
+        self.appends += 1
+        if self.appends == self._at_append:
+            self.cut()
+            raise StoreUnavailable("this host was killed")
+        return done
+
+    def check(self) -> None:
+        if self.is_cut:
+            raise AssistantError("this host was killed")
+
+
+class CordLedger(Ledger):
+    """A ledger whose appends go along a cord."""
+
+    cord: Cord
+
+    def submit(self, units: Sequence[Any], *, busy_seconds: float | None = None) -> list[Any]:
+        return self.cord.append(lambda: super(CordLedger, self).submit(units, busy_seconds=busy_seconds))
+
+
+class WatchedServer:
+    """A server whose calls are noted, and which is out of reach once the cord is cut. Implements `Server`."""
+
+    def __init__(self, server: Server, stage: Stage, host: str, cord: Cord) -> None:
+        self.attached = server.attached
+        self._server = server
+        self._stage = stage
+        self._host = host
+        self._cord = cord
+
+    async def start(self, generation: str, on_spawn: SpawnCallback) -> Assistant:
+        self._note("start")
+        return WatchedAssistant(await self._server.start(generation, on_spawn), self.note, self._cord)
+
+    async def wait_gone(self) -> str:
+        return await self._server.wait_gone()
+
+    async def stop(self, grace_seconds: float) -> str:
+        if self._cord.is_cut:
+            return "the host was killed"
+        self._note("stop")
+        return await self._server.stop(grace_seconds)
+
+    async def kill(self) -> str:
+        if self._cord.is_cut:
+            return "the host was killed"
+        self._note("kill")
+        return await self._server.kill()
+
+    async def clear_orphan(self, started: ServerStarted) -> str | None:
+        self._note("clear_orphan")
+        return await self._server.clear_orphan(started)
+
+    async def close(self) -> None:
+        if not self._cord.is_cut:
+            await self._server.close()
+
+    def note(self, name: str, session: str | None = None, input_id: str | None = None) -> None:
+        self._cord.check()
+        self._note(name, session, input_id)
+
+    def _note(self, name: str, session: str | None = None, input_id: str | None = None) -> None:
+        noted = Noted(
+            name=name,
+            host=self._host,
+            at=trio.current_time(),
+            position=self._stage.position(),
+            session=session,
+            input_id=input_id,
+        )
+        self._stage.calls.append(noted)
+        self._stage.on_call(noted)
+
+
+class WatchedAssistant:
+    """A connection whose calls are noted. Implements `Assistant`."""
+
+    def __init__(self, assistant: Assistant, note: Callable[..., None], cord: Cord) -> None:
+        self.generation = assistant.generation
+        self._assistant = assistant
+        self._note = note
+        self._cord = cord
+
+    async def create_session(self, workspace: str, *, title: str) -> str:
+        self._note("create_session")
+        return await self._assistant.create_session(workspace, title=title)
+
+    async def has_session(self, session: str) -> bool:
+        self._note("has_session", session)
+        return await self._assistant.has_session(session)
+
+    async def admit(self, session: str, prompt: Prompt) -> None:
+        self._note("admit", session, prompt.id)
+        await self._assistant.admit(session, prompt)
+
+    async def begin(self, session: str, prompt: Prompt) -> None:
+        self._note("begin", session, prompt.id)
+        await self._assistant.begin(session, prompt)
+
+    async def steer(self, session: str, prompt: Prompt) -> None:
+        self._note("steer", session, prompt.id)
+        await self._assistant.steer(session, prompt)
+
+    async def abort(self, session: str) -> None:
+        self._note("abort", session)
+        await self._assistant.abort(session)
+
+    async def record(self, session: str, input_id: str) -> NativeRecord:
+        self._note("record", session, input_id)
+        return await self._assistant.record(session, input_id)
+
+    async def is_busy(self, session: str) -> bool:
+        self._note("is_busy", session)
+        return await self._assistant.is_busy(session)
+
+    async def children(self, session: str) -> list[Child]:
+        self._note("children", session)
+        return await self._assistant.children(session)
+
+    async def drop_requests(self, session: str) -> int:
+        self._note("drop_requests", session)
+        return await self._assistant.drop_requests(session)
+
+    async def delete_session(self, session: str) -> None:
+        self._note("delete_session", session)
+        await self._assistant.delete_session(session)
+
+    def frames(self) -> AbstractAsyncContextManager[trio.MemoryReceiveChannel[Frame]]:
+        self._note("frames")
+        return self._assistant.frames()
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """What an application was told by `on_turn_closed`."""
+
+    turn: str
+    stopped: bool
+    outcome: Outcome
+    stopped_by_shutdown: bool
+
+
+class Stage(ABC):
+    """One ledger, one world of an assistant server, and what was seen of both."""
+
+    def __init__(self, directory: Path, elsewhere: Elsewhere) -> None:
+        self.directory = directory
+        self.url = f"sqlite:///{directory / 'turns.db'}"
+        self.elsewhere = elsewhere
+        self.checkpoints = RecordingCheckpoints()
+        """The handler of all hosts that bring none of their own."""
+        self.calls: list[Noted] = []
+        self.told: list[Closed] = []
+        """What the applications were told, on whichever host."""
+        self.on_call: Callable[[Noted], None] = lambda noted: None
+        """Called for each call before it has any effect."""
+        self._reader: Ledger | None = None
+
+    # What each implementation says.
+
+    @abstractmethod
+    def server(self, *, attached: bool = False) -> Server:
+        """A server of the world, not started yet; or a handle on the one that runs by itself."""
+
+    @abstractmethod
+    def prompt(self, what: What) -> str:
+        """The text of a prompt that makes this of its turn."""
+
+    # Hosts.
+
+    @asynccontextmanager
+    async def host(
+        self,
+        name: str = "web-1",
+        *,
+        options: Options | None = None,
+        checkpoints: CheckpointHandler | None = None,
+        server: Server | None = None,
+        attached: bool = False,
+        cord: Cord | None = None,
+        wait_seconds: float = 0.0,
+        takeover: bool = False,
+        ledger: type[CordLedger] = CordLedger,
+        **more: Any,
+    ) -> AsyncIterator[Host]:
+        """A host of this name, from its start to the end of its shutdown."""
+        cord = cord or Cord()
+
+        def open_ledger() -> Ledger:
+            opened = ledger.open(self.url, host=name, takeover=takeover)
+            opened.cord = cord
+            return opened
+
+        async with open_host(
+            self.url,
+            name,
+            WatchedServer(server or self.server(attached=attached), self, name, cord),
+            checkpoints or self.checkpoints,
+            options=self.options(options),
+            wait_seconds=wait_seconds,
+            elsewhere=self.elsewhere,
+            open_ledger=open_ledger,
+            **more,
+        ) as host:
+            yield host
+
+    @asynccontextmanager
+    async def doomed_host(self, name: str = "web-1", **more: Any) -> AsyncIterator[Host]:
+        """A host that is killed at the end of the block: no shutdown, its server process lives on."""
+        cord = Cord()
+        async with self.host(name, cord=cord, **more) as host:
+            yield host
+            cord.cut()
+
+    def options(self, options: Options | None = None) -> Options:
+        """The options with the stage's ear for what the application is told."""
+        options = options or Options()
+        if options.on_turn_closed is not None:
+            return options
+        return msgspec.structs.replace(options, on_turn_closed=self.hear)
+
+    async def hear(self, turn: str, stopped: bool, outcome: Outcome, stopped_by_shutdown: bool) -> None:
+        self.told.append(Closed(turn, stopped, outcome, stopped_by_shutdown))
+
+    # Turns.
+
+    def workspace(self, name: str = "workspace") -> str:
+        """A folder of that name, made if need be."""
+        folder = self.directory / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder.resolve())
+
+    async def send(
+        self,
+        host: Host,
+        what: What,
+        *,
+        conversation: str = "chat",
+        workspace: str | None = None,
+        **more: Any,
+    ) -> str:
+        """Send a prompt; the turn's id. A conversation has a workspace of its own unless told otherwise."""
+        folder = self.workspace(conversation) if workspace is None else workspace
+        sent = await host.send(conversation, self.prompt(what), workspace=folder, **more)
+        return sent.run.turn
+
+    async def busy(self, host: Host, what: What = "work", **more: Any) -> str:
+        """Send a prompt and wait until its turn is at work on the server, and the host has seen it."""
+        turn = await self.send(host, what, **more)
+        await self.at_work(turn)
+        return turn
+
+    async def at_work(self, turn: str) -> None:
+        await self.until(lambda: self.run(turn).native_message)
+
+    async def settled(self, turn: str) -> Run:
+        """Wait until the turn's checkpoint is recorded or abandoned."""
+        await self.until(lambda: self.run(turn).is_ended and not self.run(turn).owes_checkpoint)
+        return self.run(turn)
+
+    async def until(self, is_it: Callable[[], object], *, seconds_max: float = 60.0) -> None:
+        """Wait until it is so; fails when it does not become so."""
+        with trio.move_on_after(seconds_max):
+            while not is_it():  # noqa: ASYNC110  (nobody tells when a ledger has changed)
+                await trio.sleep(0.02)
+            return
+        pytest.fail(f"it did not become so within {seconds_max:g} s")
+
+    # What was seen.
+
+    @property
+    def reader(self) -> Ledger:
+        if self._reader is None:
+            self._reader = Ledger.open(self.url)
+        return self._reader
+
+    def position(self) -> int:
+        return self.reader.last_position() if self._reader or (self.directory / "turns.db").exists() else 0
+
+    def run(self, turn: str) -> Run:
+        return self.reader.run(turn)
+
+    def events(self, turn: str) -> list[Recorded]:
+        return self.reader.events(turn)
+
+    def names(self, turn: str) -> list[str]:
+        """The names of a turn's events."""
+        return [type(recorded.event).__name__ for recorded in self.events(turn)]
+
+    def host_names(self, host: str = "web-1") -> list[str]:
+        """The names of a host's events."""
+        return [type(recorded.event).__name__ for recorded in self.reader.host_events(host)]
+
+    def position_of(self, turn: str, name: str) -> int:
+        """Where the turn's first event of that name stands."""
+        return next(each.position for each in self.events(turn) if type(each.event).__name__ == name)
+
+    def log(self, *, after: int = 0) -> list[Recorded]:
+        return list(self.reader.log(after=after))
+
+    def requests(self, turn: str) -> list[str]:
+        """The checkpoint ids that the turn's events ask for."""
+        return [each.event.id for each in self.events(turn) if isinstance(each.event, CheckpointRequested)]
+
+    def called(self, *names: str, host: str | None = None) -> list[Noted]:
+        """The calls of these names, in order."""
+        return [each for each in self.calls if each.name in names and host in (None, each.host)]
+
+    def aborts(self, turn: str) -> list[Noted]:
+        """The abort calls for the turn's native session."""
+        return [each for each in self.called("abort") if each.session == self.run(turn).native_session]
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+
+class SimulatedStage(Stage):
+    """The stage in memory. `world` has its faults and puppets."""
+
+    def __init__(self, directory: Path, world: SimulatedWorld, elsewhere: Elsewhere) -> None:
+        super().__init__(directory, elsewhere)
+        self.world = world
+
+    def server(self, *, attached: bool = False) -> Server:
+        if attached and self.world.living_process is None:
+            self.world.start_process()
+        return SimulatedServer(self.world, attached=attached)
+
+    def prompt(self, what: What) -> str:
+        return SIMULATED_PROMPTS[what]
+
+    async def puppet(self, host: Host, **more: Any) -> Puppet:
+        """A turn whose facts are set from outside; it has begun."""
+        conversation = more.pop("conversation", "chat")
+        workspace = more.pop("workspace", None) or self.workspace(conversation)
+        sent = await host.send(conversation, "a puppet", workspace=workspace, **more)
+        puppet = self.world.puppet(sent.run.input_id or "")
+        await puppet.begun()
+        return puppet
+
+
+@asynccontextmanager
+async def simulated_stage(
+    directory: Path, *, elsewhere: Elsewhere = inline, **world: Any
+) -> AsyncIterator[SimulatedStage]:
+    """A stage in memory. With `inline` appends take no time, so it fits a `MockClock`."""
+    async with open_world(**{"default_script": None, **world}) as opened:
+        stage = SimulatedStage(directory, opened, elsewhere)
+        try:
+            yield stage
+        finally:
+            stage.close()
+
+
+@pytest.fixture
+def clock() -> Clock | None:
+    """pytest-trio looks for the clock in the arguments of each test: a mock one for the simulated stage."""
+    return trio.testing.MockClock(autojump_threshold=0)
+
+
+@pytest.fixture
+async def stage(clock: Clock | None, tmp_path: Path) -> AsyncIterator[Stage]:
+    """A stage for rules that any assistant server must let hold."""
+    async with simulated_stage(tmp_path) as simulated:
+        yield simulated
+
+
+@pytest.fixture
+async def simulated(clock: Clock | None, tmp_path: Path) -> AsyncIterator[SimulatedStage]:
+    """A stage in memory, in no time."""
+    async with simulated_stage(tmp_path) as simulated:
+        yield simulated
+
+
+@pytest.fixture
+async def real_time(tmp_path: Path) -> AsyncIterator[SimulatedStage]:
+    """A stage in memory, in real time with real threads: for locks, slow disks, handlers that block."""
+    async with simulated_stage(tmp_path, elsewhere=in_thread) as simulated:
+        yield simulated
