@@ -2,6 +2,9 @@
 
 One turn is folded from its own stream, whatever the size of the ledger. All turns are folded page by
 page; what is kept is the runs, not the events. A damaged stream is left out and named; the others go on.
+
+The events of one turn are proven by their digests. Those of all turns are decoded strictly and must follow
+each other, but their digests are not computed: that is what `verify` is for.
 """
 
 from __future__ import annotations
