@@ -42,11 +42,11 @@ T = TypeVar("T")
 Clock = trio.abc.Clock
 
 What = Literal[
-    "answer", "work", "stream", "tool", "refused", "empty", "question", "retry", "child", "runaway"
+    "answer", "short", "work", "stream", "tool", "refused", "empty", "question", "retry", "child", "runaway"
 ]
-"""What a prompt makes of its turn: an answer at once · at work until it is ended · streams for a minute ·
-in a tool until it is ended · a provider's error · no answer · waits for a person · waits for its provider ·
-works in a child session · the endless loop."""
+"""What a prompt makes of its turn: an answer at once · one after two seconds · at work until it is ended ·
+streams for a minute · in a tool until it is ended · a provider's error · no answer · waits for a person ·
+waits for its provider · works in a child session · the endless loop."""
 
 MINUTE = 600
 """Deltas of a turn that streams for a minute, a tenth of a second apart."""
@@ -54,6 +54,7 @@ MINUTE = 600
 _STREAM = f"say text='{'word ' * MINUTE}' deltas={MINUTE} delay_seconds=0.1"
 SIMULATED_PROMPTS: dict[What, str] = {
     "answer": "[[say text='All done.']]",
+    "short": "[[say text='one two' deltas=4 delay_seconds=0.5]]",
     "work": "[[hang]]",
     "stream": f"[[{_STREAM}]]",
     "tool": "[[tool seconds=3600]]",
@@ -298,7 +299,7 @@ class Stage(ABC):
             name,
             WatchedServer(server or self.server(attached=attached), self, name, cord),
             checkpoints or self.checkpoints,
-            options=self.options(options),
+            options=self._options(options or Options(), cord),
             wait_seconds=wait_seconds,
             elsewhere=self.elsewhere,
             open_ledger=open_ledger,
@@ -314,15 +315,16 @@ class Stage(ABC):
             yield host
             cord.cut()
 
-    def options(self, options: Options | None = None) -> Options:
+    def _options(self, options: Options, cord: Cord) -> Options:
         """The options with the stage's ear for what the application is told."""
-        options = options or Options()
+
+        async def hear(turn: str, stopped: bool, outcome: Outcome, stopped_by_shutdown: bool) -> None:
+            if not cord.is_cut:
+                self.told.append(Closed(turn, stopped, outcome, stopped_by_shutdown))
+
         if options.on_turn_closed is not None:
             return options
-        return msgspec.structs.replace(options, on_turn_closed=self.hear)
-
-    async def hear(self, turn: str, stopped: bool, outcome: Outcome, stopped_by_shutdown: bool) -> None:
-        self.told.append(Closed(turn, stopped, outcome, stopped_by_shutdown))
+        return msgspec.structs.replace(options, on_turn_closed=hear)
 
     # Turns.
 

@@ -292,7 +292,7 @@ async def _admit(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> None:
     After a call that was not answered, only an input that the record proves absent is sent again: one
     that ran and was aborted would run a second time.
     """
-    live.is_underway = True
+    live.is_handed = True
     for attempt in range(ADMIT_ATTEMPTS_MAX):
         try:
             assistant = runtime.require_assistant()
@@ -310,7 +310,6 @@ async def _admit(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> None:
             break
         except AssistantError:
             continue
-    live.is_underway = False
     live.is_begun = True
     live.read_again()
 

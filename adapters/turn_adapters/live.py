@@ -15,8 +15,8 @@ class LiveTurn:
 
     `run` is the newest state that the ledger answered. `must_read`: the server's record has to be
     read, because a frame hinted at an end, the stream was broken, or time has passed. `source`: where
-    an end that is found now would come from. `is_underway`: the input is being handed to the server,
-    `is_begun`: it was. `noted`: the progress that the ledger was told last. `is_generation_gone`: the
+    an end that is found now would come from. `is_handed`: the input was or is being handed
+    to the server, `is_begun`: it was. `noted`: the progress that the ledger was told last. `is_generation_gone`: the
     server life that ran it is proven over, so its record is final.
     """
 
@@ -27,7 +27,7 @@ class LiveTurn:
         self.closed = trio.Event()
         self.must_read = False
         self.source: Source = "stream"
-        self.is_underway = False
+        self.is_handed = False
         self.is_begun = False
         self.is_generation_gone = False
         self.absent_since: float | None = None

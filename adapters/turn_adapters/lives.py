@@ -141,7 +141,7 @@ async def _adopt_child(runtime: Runtime, assistant: Assistant, parent: LiveTurn,
         return  # the parent has ended meanwhile, or the store is away: the parent's record tells enough
     if admission.new:
         live = LiveTurn(admission.run, child.session, child.input_id)
-        live.is_begun = True
+        live.is_handed = live.is_begun = True
         runtime.add(live)
         await observe(runtime, live)
 

@@ -166,7 +166,7 @@ async def _carry_on(runtime: Runtime, result: Recovery, before: dict[str, Run]) 
         if run.is_open and run.native_session is not None and run.input_id is not None:
             live = LiveTurn(run, run.native_session, run.input_id)
             live.source = "recovery"
-            live.is_begun = True
+            live.is_handed = live.is_begun = True
             runtime.add(live)
             runtime.nursery.start_soon(observe, runtime, live)
     for turn in (*result.interrupted, *result.completed, *result.failed, *result.cancelled):

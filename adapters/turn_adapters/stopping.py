@@ -7,6 +7,7 @@ start reads a lost observation, never a false failure. A fenced host does nothin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -26,9 +27,6 @@ T = TypeVar("T")
 
 LOOK_SECONDS = 0.05
 ABORT_AGAIN_SECONDS = 0.5
-UNDERWAY_SECONDS = 0.5
-"""How long is looked for work whose beginning was on its way to the server when the mark came."""
-
 LAST_APPEND_SECONDS = 0.5
 """How long the last appends may wait for the store. They are not worth the deadline."""
 
@@ -74,7 +72,7 @@ async def shut_down(runtime: Runtime, *, deadline_seconds: float, drain_seconds:
     else:
         await _abort_all(runtime, unfinished, deadline - _reserve(runtime, deadline_seconds))
         proof = await _end_server(runtime, partial(_stop, runtime, deadline), deadline)
-    is_recorded = await _record_end(runtime, proof, is_marked=marked is not None)
+    is_recorded = await _record_end(runtime, proof, deadline, is_marked=marked is not None)
     return Shutdown(
         marked=tuple(marked or ()),
         is_marked=marked is not None,
@@ -90,8 +88,7 @@ async def _durable(runtime: Runtime, until: float, append: Callable[[float], T])
     The store bounds its own waiting for locks; a disk that hangs in the middle of a write cannot be
     bounded from here, so that thread is left behind.
     """
-    seconds = max(0.05, until - trio.current_time())
-    with trio.fail_after(seconds + 0.2):
+    with trio.fail_after(max(0.05, until - trio.current_time()) + 0.1):
         while True:
             seconds = max(0.05, until - trio.current_time())
             try:
@@ -105,7 +102,7 @@ async def _durable(runtime: Runtime, until: float, append: Callable[[float], T])
 async def _drain(runtime: Runtime, until: float) -> None:
     """Let turns end by themselves until then; a native abort is no end now."""
     with trio.move_on_at(until):
-        while runtime.live:
+        while any(live.is_handed for live in runtime.live.values()):
             changed = runtime.queue_changed
             await changed.wait()
 
@@ -144,30 +141,36 @@ async def _abort_all(runtime: Runtime, unfinished: Sequence[LiveTurn | str], unt
 
 
 async def _abort(runtime: Runtime, unfinished: LiveTurn | str) -> None:
+    """Abort one session until its native work is over (rule 4.5).
+
+    On a server of our own it is enough that it is not busy: the process ends in a moment. Another one may
+    still begin with what was handed to it.
+    """
     assistant = runtime.assistant
     if assistant is None:
         return
     live = None if isinstance(unfinished, str) else unfinished
     session = unfinished if isinstance(unfinished, str) else unfinished.session
-    began = trio.current_time()
-    last_abort = -ABORT_AGAIN_SECONDS
+    may_begin = runtime.server.attached and (live is None or live.is_handed)
+    quiet_seconds = runtime.options.quiet_seconds if may_begin else 0.0
+    is_busy, has_ended = True, False
+    last_abort = -math.inf
     while True:
+        now = trio.current_time()
         try:
-            now = trio.current_time()
-            if now - last_abort >= ABORT_AGAIN_SECONDS:
+            if is_busy and now - last_abort >= ABORT_AGAIN_SECONDS:
                 last_abort = now
                 await assistant.abort(session)
             if live is None:
                 is_busy = await assistant.is_busy(session)
             else:
                 record = await assistant.record(session, live.input_id)
-                is_busy = record.busy or record.kind == "busy"
+                is_busy, has_ended = record.busy or record.kind == "busy", record.has_ended
                 if not is_busy and record.kind == "done":
                     await _keep_late(runtime, live, record.native_ids, record.totals)
         except AssistantError:
             is_busy = True  # it does not answer, so nothing is known
-        is_underway = live is not None and live.is_underway and now - began < UNDERWAY_SECONDS
-        if not is_busy and not is_underway:
+        if not is_busy and (has_ended or now - last_abort >= quiet_seconds):
             return
         await trio.sleep(LOOK_SECONDS)
 
@@ -212,7 +215,7 @@ async def _end_server(runtime: Runtime, end: Callable[[], Awaitable[str]], until
     return proofs[0] if proofs else ""
 
 
-async def _record_end(runtime: Runtime, proof: str, *, is_marked: bool) -> bool:
+async def _record_end(runtime: Runtime, proof: str, deadline: float, *, is_marked: bool) -> bool:
     """Record the end of the server, then that of the epoch. What is not proven is not recorded.
 
     If it cannot be stored, the next start finds the process gone by its pid and start time.
@@ -224,18 +227,20 @@ async def _record_end(runtime: Runtime, proof: str, *, is_marked: bool) -> bool:
         if generation is not None and not runtime.server.attached:
             await _last(
                 runtime,
-                lambda: runtime.ledger.server_stopped(generation, proof, busy_seconds=LAST_APPEND_SECONDS),
+                deadline,
+                lambda seconds: runtime.ledger.server_stopped(generation, proof, busy_seconds=seconds),
             )
         if is_marked:
-            await _last(runtime, lambda: runtime.ledger.end_epoch(busy_seconds=LAST_APPEND_SECONDS))
+            await _last(runtime, deadline, lambda seconds: runtime.ledger.end_epoch(busy_seconds=seconds))
     except (LedgerError, trio.TooSlowError):
         return False
     return is_marked
 
 
-async def _last(runtime: Runtime, append: Callable[[], None]) -> None:
-    with trio.fail_after(LAST_APPEND_SECONDS * 2):
-        await runtime.writer.elsewhere(append, abandon=True)
+async def _last(runtime: Runtime, deadline: float, append: Callable[[float], None]) -> None:
+    seconds = max(0.0, min(LAST_APPEND_SECONDS, deadline - trio.current_time()))
+    with trio.fail_after(seconds + 0.05):
+        await runtime.writer.elsewhere(partial(append, seconds), abandon=True)
 
 
 def _reserve(runtime: Runtime, deadline_seconds: float) -> float:
