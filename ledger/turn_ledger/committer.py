@@ -121,11 +121,13 @@ class Committer:
 
     def _outcome(self, work: Work, unit: Unit) -> Any:
         try:
-            return work.do(unit)
+            outcome = work.stage(unit)
         except self._store.faults:
             raise
         except Exception as error:  # a refusal, or a mistake in this unit: the others go on
             return error
+        work.write()
+        return outcome
 
     def _settle(self, this: _Round, error: LedgerError) -> None:
         """Find out whether a transaction that ended with an error, or was interrupted, is durable."""

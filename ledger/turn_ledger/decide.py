@@ -6,6 +6,8 @@ new to say, which is how doing a thing twice is harmless.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from turn_ledger import commands as c
 from turn_ledger import events as e
 from turn_ledger.commands import Command
@@ -20,12 +22,16 @@ from turn_ledger.turn import (
     OBSERVED_EXTRA_MAX,
     OBSERVED_MAX,
     TABLE,
+    Checkpoint,
     Run,
     Verdict,
     checkpoint_id,
     is_same_start,
     objection,
 )
+
+ERROR_LENGTH_MAX = 4_000
+"""The longest message of a failure that is kept whole, in characters."""
 
 
 def decide(run: Run | None, command: Command) -> tuple[TurnEvent, ...]:
@@ -34,17 +40,21 @@ def decide(run: Run | None, command: Command) -> tuple[TurnEvent, ...]:
     Raises `UnknownTurn` or `IllegalTransition`. The end of a root turn brings the request of its
     checkpoint with it.
     """
-    if isinstance(command, c.CheckpointCommand):
+    if type(command) in _CHECKPOINT_EVENTS:
         return _decide_checkpoint(run, command)
-    event = _event(command)
+    try:
+        event = _EVENTS[type(command)](command)
+    except KeyError:
+        raise TypeError(f"{type(command).__name__} is no command of a turn") from None
     column = COLUMN_OF[type(event)]
     if run is None:
         if TABLE["none", column].verdict is Verdict.ILLEGAL:
             raise UnknownTurn(command.turn)
         return (event,)
-    match TABLE[run.state, column].verdict:
-        case Verdict.RECORD:
-            return _record(run, event)
+    verdict = TABLE[run.state, column].verdict
+    if verdict is _RECORD:
+        return _record(run, event)
+    match verdict:
         case Verdict.NOTHING:
             return ()
         case Verdict.LATE:
@@ -62,64 +72,6 @@ def decide(run: Run | None, command: Command) -> tuple[TurnEvent, ...]:
         case Verdict.SAME:
             raise _refused(run, event, "it was started with other data")
     raise _refused(run, event)
-
-
-def _event(command: Command) -> TurnEvent:
-    """The event that the command asks for."""
-    match command:
-        case c.QueueTurn():
-            return e.TurnQueued(
-                conversation=command.conversation,
-                workspace=command.workspace,
-                input_id=command.input.id,
-                input_digest=command.input.digest,
-                input_length=command.input.length,
-                parent=command.parent,
-                shares_workspace=command.shares_workspace,
-            )
-        case c.StartTurn():
-            return e.TurnStarted(
-                conversation=command.conversation,
-                workspace=command.workspace,
-                native_session=command.native_session,
-                input_id=command.input.id,
-                input_digest=command.input.digest,
-                input_length=command.input.length,
-                parent=command.parent,
-                generation=command.generation,
-                shares_workspace=command.shares_workspace,
-                baseline=command.baseline,
-                text=command.text,
-            )
-        case c.ObserveTurn():
-            return e.TurnObserved(
-                phase=command.phase,
-                native_message=command.native_message,
-                evidence=command.evidence,
-            )
-        case c.SteerTurn():
-            return e.InputSteered(
-                input_id=command.input.id,
-                input_digest=command.input.digest,
-                input_length=command.input.length,
-            )
-        case c.RequestStop():
-            return e.StopRequested(reason=command.reason)
-        case c.StopByShutdown():
-            return e.TurnStoppedByShutdown(owner=command.owner, by=command.by)
-        case c.LoseObservation():
-            return e.ObservationLost(why=command.why)
-        case c.ResumeObservation():
-            return e.ObservationResumed(generation=command.generation)
-        case c.CompleteTurn():
-            return e.TurnCompleted(evidence=command.evidence)
-        case c.FailTurn():
-            return e.TurnFailed(cause=command.cause, error=command.error, evidence=command.evidence)
-        case c.InterruptTurn():
-            return e.TurnInterrupted(cause=command.cause, evidence=command.evidence)
-        case c.CancelTurn():
-            return e.TurnCancelled(cause=command.cause, evidence=command.evidence)
-    raise TypeError(f"{type(command).__name__} is no command of a turn")
 
 
 def _record(run: Run, event: TurnEvent) -> tuple[TurnEvent, ...]:
@@ -171,24 +123,13 @@ def _refused(run: Run, event: TurnEvent, detail: str = "") -> Refused:
     return IllegalTransition(run.turn, run.state, type(event).__name__, detail)
 
 
-def _decide_checkpoint(run: Run | None, command: c.CheckpointCommand) -> tuple[TurnEvent, ...]:
+def _decide_checkpoint(run: Run | None, command: Command) -> tuple[TurnEvent, ...]:
     if run is None:
         raise UnknownTurn(command.turn)
     owed = run.checkpoint
     if owed is None:
         raise IllegalTransition(run.turn, run.state, type(command).__name__, "it owes no checkpoint")
-    event: TurnEvent
-    match command:
-        case c.AttemptCheckpoint():
-            event = e.CheckpointAttempted(id=owed.id, attempt=owed.attempts + 1)
-        case c.RecordCheckpoint():
-            event = e.TurnCheckpointed(id=owed.id, reference=command.reference)
-        case c.FailCheckpoint():
-            event = e.CheckpointFailed(
-                id=owed.id, attempt=owed.attempts, error=command.error, may_retry=command.may_retry
-            )
-        case c.AbandonCheckpoint():
-            event = e.CheckpointAbandoned(id=owed.id, reason=command.reason)
+    event: TurnEvent = _CHECKPOINT_EVENTS[type(command)](command, owed)
     match CHECKPOINT_TABLE[owed.state, CHECKPOINT_COLUMN_OF[type(event)]][0]:
         case Verdict.RECORD:
             return (event,)
@@ -200,3 +141,85 @@ def _decide_checkpoint(run: Run | None, command: c.CheckpointCommand) -> tuple[T
                 f"the recorded reference is {owed.reference!r}",
             )
     return ()
+
+
+def _queued(command: c.QueueTurn) -> e.TurnQueued:
+    return e.TurnQueued(
+        conversation=command.conversation,
+        workspace=command.workspace,
+        input_id=command.input.id,
+        input_digest=command.input.digest,
+        input_length=command.input.length,
+        parent=command.parent,
+        shares_workspace=command.shares_workspace,
+    )
+
+
+def _started(command: c.StartTurn) -> e.TurnStarted:
+    return e.TurnStarted(
+        conversation=command.conversation,
+        workspace=command.workspace,
+        native_session=command.native_session,
+        input_id=command.input.id,
+        input_digest=command.input.digest,
+        input_length=command.input.length,
+        parent=command.parent,
+        generation=command.generation,
+        shares_workspace=command.shares_workspace,
+        baseline=command.baseline,
+        text=command.text,
+    )
+
+
+def _observed(command: c.ObserveTurn) -> e.TurnObserved:
+    return e.TurnObserved(
+        phase=command.phase, native_message=command.native_message, evidence=command.evidence
+    )
+
+
+def _steered(command: c.SteerTurn) -> e.InputSteered:
+    return e.InputSteered(
+        input_id=command.input.id, input_digest=command.input.digest, input_length=command.input.length
+    )
+
+
+def _failed(command: c.FailTurn) -> e.TurnFailed:
+    return e.TurnFailed(cause=command.cause, error=clipped(command.error), evidence=command.evidence)
+
+
+def _checkpoint_failed(command: c.FailCheckpoint, owed: Checkpoint) -> e.CheckpointFailed:
+    return e.CheckpointFailed(
+        id=owed.id, attempt=owed.attempts, error=clipped(command.error), may_retry=command.may_retry
+    )
+
+
+def clipped(message: str) -> str:
+    """A message of somebody else's making, cut to what the ledger keeps, and saying so."""
+    if not isinstance(message, str) or len(message) <= ERROR_LENGTH_MAX:
+        return message
+    return f"{message[:ERROR_LENGTH_MAX]}… ({len(message)} characters)"
+
+
+_RECORD = Verdict.RECORD
+
+# The event that each command asks for.
+_EVENTS: dict[type, Callable[..., TurnEvent]] = {
+    c.QueueTurn: _queued,
+    c.StartTurn: _started,
+    c.ObserveTurn: _observed,
+    c.SteerTurn: _steered,
+    c.RequestStop: lambda command: e.StopRequested(reason=command.reason),
+    c.StopByShutdown: lambda command: e.TurnStoppedByShutdown(owner=command.owner, by=command.by),
+    c.LoseObservation: lambda command: e.ObservationLost(why=command.why),
+    c.ResumeObservation: lambda command: e.ObservationResumed(generation=command.generation),
+    c.CompleteTurn: lambda command: e.TurnCompleted(evidence=command.evidence),
+    c.FailTurn: _failed,
+    c.InterruptTurn: lambda command: e.TurnInterrupted(cause=command.cause, evidence=command.evidence),
+    c.CancelTurn: lambda command: e.TurnCancelled(cause=command.cause, evidence=command.evidence),
+}
+_CHECKPOINT_EVENTS: dict[type, Callable[..., TurnEvent]] = {
+    c.AttemptCheckpoint: lambda command, owed: e.CheckpointAttempted(id=owed.id, attempt=owed.attempts + 1),
+    c.RecordCheckpoint: lambda command, owed: e.TurnCheckpointed(id=owed.id, reference=command.reference),
+    c.FailCheckpoint: _checkpoint_failed,
+    c.AbandonCheckpoint: lambda command, owed: e.CheckpointAbandoned(id=owed.id, reason=command.reason),
+}

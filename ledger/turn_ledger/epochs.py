@@ -81,7 +81,8 @@ def _begin(
     try:
         with store.write() as writer:
             work = Work(writer, identity, codec=codec, clock=clock, new_id=new_id, trusted=Trusted())
-            work.do(unit, by_living=False)
+            work.stage(unit, by_living=False)
+            work.write()
     except _Raced:
         store.liveness.release(*_pair(owner))
         return False

@@ -103,7 +103,34 @@ class Ledger(Reader):
             synchronous=synchronous,
             busy_seconds=busy_seconds,
         )
+        return cls.on(
+            store,
+            host=host,
+            wait_seconds=wait_seconds,
+            takeover=takeover,
+            clock=clock,
+            new_id=make_id,
+            codec=codec,
+        )
+
+    @classmethod
+    def on(
+        cls,
+        store: Store,
+        *,
+        host: str | None = None,
+        wait_seconds: float = 0.0,
+        takeover: bool = False,
+        clock: Callable[[], datetime] | None = None,
+        new_id: Callable[[], str] | None = None,
+        codec: Codec | None = None,
+    ) -> Self:
+        """The ledger that a store holds (`turn_ledger.store.port`), as `open` opens the one of a URL.
+
+        The store is the ledger's from then on, and is closed with it, or when this raises.
+        """
         codec = codec or Codec()
+        make_id = new_id or _random_id
         stamp = _stamped(clock or _now)
         try:
             with store.read() as snapshot:
@@ -409,7 +436,7 @@ def _stamped(clock: Callable[[], datetime]) -> Callable[[], str]:
         moment = clock()
         if moment.tzinfo is not UTC:
             moment = moment.astimezone(UTC)
-        return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+        return moment.isoformat(timespec="microseconds")[:-6] + "Z"  # in place of +00:00
 
     return stamp
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -106,6 +107,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
         return self.checkpoint is not None and self.checkpoint.state in ("requested", "attempted")
 
 
+@lru_cache(4_096)
 def checkpoint_id(turn: str) -> str:
     """`cp_` and the first 32 hex digits of a SHA-256 over the turn's id: the same on every host, for ever."""
     return "cp_" + hashlib.sha256(f"turn-ledger/checkpoint/1\n{turn}".encode()).hexdigest()[:32]

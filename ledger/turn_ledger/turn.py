@@ -170,6 +170,23 @@ CHECKPOINT_COLUMN_OF: dict[type, CheckpointColumn] = {
     e.CheckpointAbandoned: "Abandoned",
 }
 
+# What the fold may meet, by the tables: the events of cells that lead somewhere, and kept late facts.
+_POSSIBLE: frozenset[tuple[State, type]] = frozenset(
+    {
+        (state, kind)
+        for kind, column in COLUMN_OF.items()
+        for state in STATES
+        if TABLE[state, column].state is not None or TABLE[state, column].verdict is Verdict.FLAG
+    }
+    | {(state, e.LateFact) for state in STATES if TABLE[state, "Observed"].verdict is Verdict.LATE}
+)
+_CHECKPOINT_POSSIBLE: frozenset[tuple[CheckpointState, type]] = frozenset(
+    (state, kind)
+    for kind, column in CHECKPOINT_COLUMN_OF.items()
+    for state in CHECKPOINT_STATES
+    if CHECKPOINT_TABLE[state, column][1] is not None
+)
+
 
 def evolve(run: Run | None, recorded: Recorded) -> Run:
     """The run after one more of its events.
@@ -181,14 +198,7 @@ def evolve(run: Run | None, recorded: Recorded) -> Run:
     if run is None:
         return _first(recorded)
     kind = type(event)
-    if kind in COLUMN_OF:
-        cell = TABLE[run.state, COLUMN_OF[kind]]
-        possible = cell.state is not None or cell.verdict is Verdict.FLAG
-    elif kind in CHECKPOINT_COLUMN_OF:
-        possible = CHECKPOINT_TABLE[_checkpoint_state(run), CHECKPOINT_COLUMN_OF[kind]][1] is not None
-    else:
-        possible = kind is e.LateFact and TABLE[run.state, "Observed"].verdict is Verdict.LATE
-    if not possible:
+    if (run.state, kind) not in _POSSIBLE and (_checkpoint_state(run), kind) not in _CHECKPOINT_POSSIBLE:
         raise _impossible(run, recorded)
     if detail := objection(run, event):
         raise _impossible(run, recorded, detail)
@@ -197,32 +207,63 @@ def evolve(run: Run | None, recorded: Recorded) -> Run:
 
 def objection(run: Run, event: TurnEvent) -> str:
     """What the data of an event has against it where its cell says that it is possible; "": nothing."""
-    match event:
-        case e.TurnStarted() if run.state == "queued" and not is_same_start(run, event):
-            return "it was queued with other data"
-        case e.StopRequested() if run.stop_requested is not None:
-            return "its stop was requested before"
-        case e.TurnInterrupted(cause="host_shutdown") if run.state != "stopped":
-            return "host_shutdown needs the mark of a shutdown"
-        case e.TurnInterrupted(cause="host_shutdown"):
-            return ""
-        case e.TurnInterrupted() if run.state == "stopped":
-            if run.is_root or event.cause != "parent_ended":
-                return "a marked turn is ended by a recovery only"
-        case e.TurnCancelled(cause="withdrawn") if run.state != "queued":
-            return "only a queued turn can be withdrawn"
-        case e.CheckpointRequested():
-            if not (run.is_ended and run.is_root and run.has_started):
-                return "only the end of a root turn that started requests a checkpoint"
-            if event.id != checkpoint_id(run.turn):
-                return f"the id of its checkpoint is {checkpoint_id(run.turn)}"
-        case (
-            e.CheckpointAttempted() | e.TurnCheckpointed() | e.CheckpointFailed() | e.CheckpointAbandoned()
-        ) if run.checkpoint is None or event.id != run.checkpoint.id:
-            return "it owes no checkpoint of this id"
-        case e.CheckpointAttempted() if run.checkpoint and event.attempt != run.checkpoint.attempts + 1:
-            return f"attempt {run.checkpoint.attempts + 1} would be the next"
+    judge = _OBJECTIONS.get(type(event))
+    return judge(run, event) if judge else ""
+
+
+def _against_start(run: Run, event: e.TurnStarted) -> str:
+    if run.state == "queued" and not is_same_start(run, event):
+        return "it was queued with other data"
     return ""
+
+
+def _against_stop(run: Run, event: e.StopRequested) -> str:
+    return "its stop was requested before" if run.stop_requested is not None else ""
+
+
+def _against_interruption(run: Run, event: e.TurnInterrupted) -> str:
+    if run.state != "stopped":
+        return "host_shutdown needs the mark of a shutdown" if event.cause == "host_shutdown" else ""
+    if event.cause == "host_shutdown" or (event.cause == "parent_ended" and not run.is_root):
+        return ""
+    return "a marked turn is ended by a recovery only"
+
+
+def _against_cancellation(run: Run, event: e.TurnCancelled) -> str:
+    if event.cause == "withdrawn" and run.state != "queued":
+        return "only a queued turn can be withdrawn"
+    return ""
+
+
+def _against_request(run: Run, event: e.CheckpointRequested) -> str:
+    if not (run.is_ended and run.is_root and run.has_started):
+        return "only the end of a root turn that started requests a checkpoint"
+    expected = checkpoint_id(run.turn)
+    return "" if event.id == expected else f"the id of its checkpoint is {expected}"
+
+
+def _against_checkpoint(
+    run: Run,
+    event: e.CheckpointAttempted | e.TurnCheckpointed | e.CheckpointFailed | e.CheckpointAbandoned,
+) -> str:
+    if run.checkpoint is None or event.id != run.checkpoint.id:
+        return "it owes no checkpoint of this id"
+    if isinstance(event, e.CheckpointAttempted) and event.attempt != run.checkpoint.attempts + 1:
+        return f"attempt {run.checkpoint.attempts + 1} would be the next"
+    return ""
+
+
+_OBJECTIONS: dict[type, Callable[..., str]] = {
+    e.TurnStarted: _against_start,
+    e.StopRequested: _against_stop,
+    e.TurnInterrupted: _against_interruption,
+    e.TurnCancelled: _against_cancellation,
+    e.CheckpointRequested: _against_request,
+    e.CheckpointAttempted: _against_checkpoint,
+    e.TurnCheckpointed: _against_checkpoint,
+    e.CheckpointFailed: _against_checkpoint,
+    e.CheckpointAbandoned: _against_checkpoint,
+}
 
 
 def is_same_start(run: Run, event: e.TurnQueued | e.TurnStarted) -> bool:

@@ -13,7 +13,6 @@ from typing import TypeAlias, TypeVar
 
 from turn_ledger.codec import Codec, digest_of
 from turn_ledger.commands import (
-    CheckpointCommand,
     Command,
     InterruptTurn,
     QueueTurn,
@@ -41,6 +40,8 @@ from turn_ledger.turn import Run, evolve
 ID_LENGTH_MAX = 512
 WORKSPACE_LENGTH_MAX = 4_096
 TRUSTED_MAX = 10_000
+
+_ADMISSIONS = (StartTurn, QueueTurn)
 
 T = TypeVar("T")
 Clock: TypeAlias = Callable[[], str]
@@ -75,7 +76,7 @@ class Identity:
 
 
 class Work:
-    """What units read and stage in one writing transaction. `do` runs a unit and writes what it staged."""
+    """What units read and stage in one writing transaction: `stage` a unit, then `write` it."""
 
     def __init__(
         self,
@@ -96,28 +97,38 @@ class Work:
         self._new_id = new_id
         self._trusted = trusted
         self._position = self._written_position = writer.last_position()
-        # What the unit that runs now has staged, and what the transaction holds by the units before it.
+        # What the unit that runs now has staged, and the rows that it stands on.
         self._rows: list[EventRow] = []
         self._runs: dict[str, RunRow] = {}
         self._hosts: dict[str, HostRow] = {}
-        self._written_runs: dict[str, RunRow | None] = {}
-        self._written_hosts: dict[str, HostRow | None] = {}
+        self._loaded: dict[str, RunRow | None] = {}
 
-    def do(self, unit: Callable[[Work], T], *, by_living: bool = True) -> T:
-        """Run one unit: all that it staged is written if it returns, none of it if it raises.
+    def stage(self, unit: Callable[[Work], T], *, by_living: bool = True) -> T:
+        """Run one unit: what it does is staged if it returns, and forgotten if it raises.
 
         Raises `StaleOwner` if this epoch is over; `by_living=False` is for the unit that begins it.
         """
         try:
             if by_living:
                 self.require_alive()
-            outcome = unit(self)
+            return unit(self)
         except BaseException:
             self._forget_staged()
             raise
+
+    def write(self) -> None:
+        """Write what was staged. If this raises, the transaction must not be committed."""
         if self._rows:
-            self._write_staged()
-        return outcome
+            self.writer.insert(self._rows)
+            for turn, row in self._runs.items():
+                before = self._loaded[turn]
+                self.writer.put_run(row, before.run if before else None)
+                self._trusted.add(turn_stream(turn), row.digest)
+            for host in self._hosts.values():
+                self.writer.put_host(host)
+            self._written_position = self._position
+            self.last_row = self._rows[-1]
+        self._forget_staged()
 
     # Reading
 
@@ -164,7 +175,7 @@ class Work:
             raise VersionConflict(turn_stream(turn), expected_version, run.version if run else 0)
         self._check_owner(run, command)
         events = decide(run, command)
-        if events and isinstance(command, StartTurn | QueueTurn):
+        if events and isinstance(command, _ADMISSIONS):
             self._check_admission(run, command)
         if not events:
             if run is None:
@@ -190,7 +201,7 @@ class Work:
     # Rules
 
     def _check_owner(self, run: Run | None, command: Command) -> None:
-        if run is None or not run.is_open or isinstance(command, CheckpointCommand | StartTurn | QueueTurn):
+        if run is None or not run.is_open or type(command) in _ADMISSIONS:
             return
         owner = run.owner
         if owner is not None and owner != self.owner and not self.is_over(owner):
@@ -293,45 +304,21 @@ class Work:
         staged = self._runs.get(turn)
         if staged is not None:
             return staged
-        try:
-            return self._written_runs[turn]
-        except KeyError:
-            pass
-        row = self.writer.run(turn)
+        if turn in self._loaded:
+            return self._loaded[turn]
+        row = self._loaded[turn] = self.writer.run(turn)
         stream = turn_stream(turn)
         if row is None or (stream, row.digest) not in self._trusted:
             verify_run(row, self.writer.stream(stream), self._codec, stream)
             if row is not None:
                 self._trusted.add(stream, row.digest)
-        self._written_runs[turn] = row
         return row
 
     def _host_row(self, name: str) -> HostRow | None:
-        staged = self._hosts.get(name)
-        if staged is not None:
-            return staged
-        try:
-            return self._written_hosts[name]
-        except KeyError:
-            row = self._written_hosts[name] = self.writer.host(name)
-            return row
-
-    def _write_staged(self) -> None:
-        self.writer.insert(self._rows)
-        for turn, row in self._runs.items():
-            before = self._written_runs[turn]
-            self.writer.put_run(row, before.run if before else None)
-            self._trusted.add(turn_stream(turn), row.digest)
-        for host in self._hosts.values():
-            self.writer.put_host(host)
-        self._written_runs.update(self._runs)
-        self._written_hosts.update(self._hosts)
-        self._written_position = self._position
-        self.last_row = self._rows[-1]
-        self._forget_staged()
+        return self._hosts.get(name) or self.writer.host(name)
 
     def _forget_staged(self) -> None:
-        self._rows, self._runs, self._hosts = [], {}, {}
+        self._rows, self._runs, self._hosts, self._loaded = [], {}, {}, {}
         self._position = self._written_position
 
 

@@ -91,6 +91,7 @@ class LedgerDatastore(SQLiteDatastore):
         self._writer: sqlite3.Connection | None = None
         self._writer_lock = threading.Lock()
         self._writer_patience = busy_seconds
+        self._disturbances = 0
 
     def begin(self, busy_seconds: float | None = None) -> sqlite3.Cursor:
         """Begin the writing transaction. Waits no longer than this for other threads and processes."""
@@ -108,6 +109,7 @@ class LedgerDatastore(SQLiteDatastore):
                 self._writer_patience = seconds
             if writer.in_transaction:  # a thread was interrupted on its way out
                 writer.rollback()
+                self._disturbances += 1
             return writer.execute("BEGIN IMMEDIATE")
         except BaseException:
             self._writer_lock.release()
@@ -126,6 +128,11 @@ class LedgerDatastore(SQLiteDatastore):
             finally:
                 self._writer_lock.release()
 
+    def written_by_others(self, cursor: sqlite3.Cursor) -> object:
+        """A value that changes when another connection has written, or the library by way of this one."""
+        (version,) = cursor.execute("PRAGMA data_version").fetchone()
+        return version, self._disturbances
+
     @contextmanager
     def transaction(self, *, commit: bool) -> Iterator[SQLiteCursor]:
         if not commit:
@@ -133,6 +140,7 @@ class LedgerDatastore(SQLiteDatastore):
                 yield reading
             return
         cursor = self.begin()
+        self._disturbances += 1
         cursor.row_factory = sqlite3.Row
         is_done = False
         try:

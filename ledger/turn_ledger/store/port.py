@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from turn_ledger.host import HostState
 from turn_ledger.turn import Run, State
+
+if TYPE_CHECKING:
+    from turn_ledger.inspection import Inspection
 
 
 class EventRow(NamedTuple):
@@ -172,6 +175,10 @@ class Store(Protocol):
 
     def rebuild(self, fold: Callable[[Iterator[EventRow]], Iterator[RunRow | HostRow]]) -> None:
         """Make all state rows anew from the events, beside the live ones, and swap them in."""
+        ...
+
+    def inspect(self) -> Inspection:
+        """The ledger as it stands, for `turn_ledger.inspection`."""
         ...
 
     def close(self) -> None: ...

@@ -14,6 +14,7 @@ from turn_ledger.store.port import EventRow, HostRow, RunRow
 from turn_ledger.turn import Run, State
 
 _LAST = (1 << 63) - 1
+REMEMBERED_MAX = 1_000
 
 # The columns that indexes look at, in the order of `_indexed`.
 _INDEXED = (
@@ -188,6 +189,68 @@ class Rows:
 
     def _runs(self, where: str, *values: Any) -> list[Run]:
         return list(_readable(self._execute(f"SELECT run FROM runs WHERE {where}", values)))
+
+
+class Memory:
+    """What the writer's connection knows of the rows, as long as nobody else has written.
+
+    `seen` tells: it changes with every commit of another connection. A transaction that fails leaves
+    nothing that could be trusted: `forget`.
+    """
+
+    def __init__(self) -> None:
+        self.seen: object = None
+        self.position: int | None = None
+        self.runs: dict[str, RunRow | None] = {}
+        self.hosts: dict[str, HostRow | None] = {}
+
+    def look(self, seen: object) -> None:
+        """Begin a transaction: forget all if somebody else has written since the last one."""
+        if seen != self.seen or len(self.runs) > REMEMBERED_MAX:
+            self.forget()
+            self.seen = seen
+
+    def forget(self) -> None:
+        self.seen = self.position = None
+        self.runs.clear()
+        self.hosts.clear()
+
+
+class WritingRows(Rows):
+    """The writing transaction: what was read or written before is not read again."""
+
+    def __init__(self, cursor: sqlite3.Cursor, memory: Memory) -> None:
+        super().__init__(cursor)
+        self._memory = memory
+
+    def last_position(self) -> int:
+        if self._memory.position is None:
+            self._memory.position = super().last_position()
+        return self._memory.position
+
+    def run(self, turn: str) -> RunRow | None:
+        known = self._memory.runs
+        if turn not in known:
+            known[turn] = super().run(turn)
+        return known[turn]
+
+    def host(self, name: str) -> HostRow | None:
+        known = self._memory.hosts
+        if name not in known:
+            known[name] = super().host(name)
+        return known[name]
+
+    def insert(self, rows: Sequence[EventRow]) -> None:
+        super().insert(rows)
+        self._memory.position = rows[-1].position
+
+    def put_run(self, row: RunRow, before: Run | None) -> None:
+        super().put_run(row, before)
+        self._memory.runs[row.run.turn] = row
+
+    def put_host(self, row: HostRow) -> None:
+        super().put_host(row)
+        self._memory.hosts[row.state.host] = row
 
 
 def _indexed(run: Run) -> tuple[Any, ...]:

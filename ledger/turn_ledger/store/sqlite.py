@@ -17,7 +17,7 @@ from turn_ledger.store.library import LedgerApplication, LedgerDatastore
 from turn_ledger.store.locks import HostLocks
 from turn_ledger.store.port import EventRow, HostRow, Liveness, RunRow, Snapshot, Writer
 from turn_ledger.store.quiet import quiet_transaction
-from turn_ledger.store.rows import Rows
+from turn_ledger.store.rows import Memory, Rows, WritingRows
 
 if TYPE_CHECKING:
     from turn_ledger.inspection import Inspection
@@ -38,6 +38,7 @@ class SQLiteStore:
         """
         self.path = path
         self.where = str(path)
+        self.memory = Memory()
         self._process = os.getpid()
         self._is_closed = False
         schema.check_path(path, writable=writable)
@@ -122,19 +123,31 @@ class _Writing:
         self._cursor: sqlite3.Cursor
 
     def __enter__(self) -> Writer:
-        self._store.check_usable()
+        store = self._store
+        store.check_usable()
         try:
-            self._cursor = self._store.datastore.begin(self._busy_seconds)
+            self._cursor = store.datastore.begin(self._busy_seconds)
+            try:
+                store.memory.look(store.datastore.written_by_others(self._cursor))
+            except BaseException:
+                store.datastore.end(self._cursor, commit=False)
+                raise
         except FAULTS as error:
-            raise translate(error, self._store.where) from error
-        return Rows(self._cursor)
+            raise translate(error, store.where) from error
+        return WritingRows(self._cursor, store.memory)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        store = self._store
+        is_durable = False
         try:
-            self._store.datastore.end(self._cursor, commit=error is None)
+            store.datastore.end(self._cursor, commit=error is None)
+            is_durable = error is None
         except FAULTS as fault:
-            raise translate(fault, self._store.where) from fault
+            raise translate(fault, store.where) from fault
+        finally:
+            if not is_durable:
+                store.memory.forget()
         if isinstance(error, FAULTS):
-            raise translate(error, self._store.where) from error
+            raise translate(error, store.where) from error
