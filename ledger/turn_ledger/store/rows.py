@@ -11,7 +11,7 @@ import msgspec
 from turn_ledger.errors import CorruptLedger
 from turn_ledger.host import HostState
 from turn_ledger.store.port import EventRow, HostRow, RunRow
-from turn_ledger.turn import Run, State
+from turn_ledger.turn import OPEN, Run, State
 
 _LAST = (1 << 63) - 1
 REMEMBERED_MAX = 1_000
@@ -25,6 +25,10 @@ _INDEXED = (
 _NEW_RUN = (
     f"(turn, version, digest, run, {', '.join(_INDEXED)}) VALUES ({','.join('?' * (4 + len(_INDEXED)))})"
 )
+
+# `started` is the key of the table: asked for that order, SQLite would walk all of it rather than sort
+# the few rows that a partial index holds.
+_SORTED = "+started"
 
 _encode = msgspec.json.Encoder().encode
 _decode_run = msgspec.json.Decoder(Run).decode
@@ -87,11 +91,11 @@ class Rows:
             if value is not None:
                 where += f" AND {column}=?"
                 values.append(value)
-        return self._runs(f"{where} ORDER BY started", *values)
+        return self._runs(f"{where} ORDER BY {_SORTED}", *values)
 
     def queued_runs(self, *, conversation: str | None = None) -> list[Run]:
         if conversation is None:
-            return self._runs("state='queued' ORDER BY started")
+            return self._runs(f"state='queued' ORDER BY {_SORTED}")
         return self._runs("conversation=? AND state='queued' ORDER BY started", conversation)
 
     def owing_runs(self) -> list[Run]:
@@ -129,12 +133,20 @@ class Rows:
         if state is not None:
             clauses.append("state=?")
             values.append(state)
+        if state in OPEN:
+            clauses.append("is_open")
+        few = only_open or state in OPEN or state == "queued"
+        order = _SORTED if few else "started"
         where = " AND ".join(clauses)
-        statement = f"SELECT run FROM runs WHERE {where} ORDER BY started DESC LIMIT ?"
+        statement = f"SELECT run FROM runs WHERE {where} ORDER BY {order} DESC LIMIT ?"
         return _readable(self._execute(statement, (*values, limit or -1)))
 
     def unreadable_runs(self) -> list[str]:
-        rows = self._execute("SELECT run, turn FROM runs WHERE is_open OR owes IS NOT NULL OR state='queued'")
+        rows = self._execute(
+            "SELECT run, turn FROM runs WHERE is_open UNION ALL "
+            "SELECT run, turn FROM runs WHERE owes IS NOT NULL UNION ALL "
+            "SELECT run, turn FROM runs WHERE state='queued'"
+        )
         return [turn for run, turn in rows if not any(_readable([(run,)]))]
 
     def stream(self, stream: str, *, after: int = 0, until: int | None = None) -> list[EventRow]:
