@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Puppet:
     """Sets the facts of the turn with this input. All but `begun` raise LookupError before its admission.
 
-    Those that need a server at work (`busy` and its kin) raise RuntimeError when no process is alive.
+    Those that need a server at work (`busy` and its kin) raise RuntimeError when no process is alive, or when
+    the session works on a later input.
     """
 
     def __init__(self, world: SimulatedWorld, input_id: str) -> None:
@@ -144,6 +145,12 @@ class Puppet:
             if self.work is not None:
                 self.work.leave_open()
 
+    def skew(self) -> None:
+        """The newest row gets an id that sorts before all others, as after a step of the server's clock."""
+        rows = [message for message in self.session.turn(self.input_id) if isinstance(message, Row)]
+        if rows:
+            rows[-1].id = f"msg_!{rows[-1].id.removeprefix('msg_')}"
+
     def hint(self, kind: FrameKind) -> None:
         """A stray frame about the session, without any truth behind it."""
         process = self._process()
@@ -173,7 +180,11 @@ class Puppet:
 
     @property
     def work(self) -> Work | None:
-        """The work that is running in the turn's session."""
+        """The work that is running for the turn. What the session works on for a later input is not its."""
+        work = self._running()
+        return work if work is not None and work.input_id == self.input_id else None
+
+    def _running(self) -> Work | None:
         for process in reversed(self._world.processes):
             if self.session.id in process.works:
                 return process.works[self.session.id]
@@ -190,6 +201,8 @@ class Puppet:
             process = self._world.living_process
             if process is None:
                 raise RuntimeError(f"nothing can be at work on {self.input_id!r}: no server process is alive")
+            if self._running() is not None:
+                raise RuntimeError(f"nothing can be at work on {self.input_id!r}: its session is, on another")
             work = self._world.begin_work(process, self.session, self.input_id, is_puppet=True)
         if work.row is None:
             work.begin_row()

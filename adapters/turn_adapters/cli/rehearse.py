@@ -1,0 +1,108 @@
+"""`turn-ledger rehearse`: incident scenarios against the real ledger and runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from turn_adapters.cli.options import Settings, common_options, example
+from turn_adapters.cli.output import print_json
+from turn_adapters.cli.table import Cell, Column, print_table, styled
+
+if TYPE_CHECKING:
+    from turn_adapters.rehearsal import Rehearsed, Scenario
+
+
+@click.command(epilog=example("turn-ledger rehearse incidents.jsonl", "turn-ledger rehearse - --timeline"))
+@click.argument("file", type=click.File("rb"))
+@click.option("--only", metavar="ID", multiple=True, help="Only this scenario; may be given again.")
+@click.option("--timeline", is_flag=True, help="Print what was recorded, fact by fact, of those not ok.")
+@click.option(
+    "--keep",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Leave each scenario's ledger in DIR/ID/ledger.db, to be looked at.",
+)
+@common_options
+@click.pass_obj
+def command(
+    settings: Settings, file: BinaryIO, only: tuple[str, ...], timeline: bool, keep: Path | None
+) -> int:
+    """Run incident scenarios (JSON Lines; - is stdin) with a simulated assistant server.
+
+    Each one is played on a temporary ledger by the real runtime, in no time. Exit code 1 if the ledger
+    does not hold afterwards what a scenario expects.
+    """
+    from turn_adapters.rehearsal import rehearse
+
+    done = [
+        rehearse(scenario, None if keep is None else keep / _folder(scenario.id))
+        for scenario in _chosen(file, only)
+    ]
+    if settings.json:
+        print_json([_json(each) for each in done])
+    else:
+        _print(done, timeline=timeline)
+    return 0 if all(each.ok for each in done) else 1
+
+
+def _chosen(file: BinaryIO, only: tuple[str, ...]) -> list[Scenario]:
+    from turn_adapters.rehearsal import ScenarioError, read_scenarios
+    from turn_adapters.rehearsal.scenario import FILE_BYTES_MAX
+
+    try:
+        scenarios = read_scenarios(file.read(FILE_BYTES_MAX + 1))
+    except ScenarioError as error:
+        raise click.UsageError(str(error)) from error
+    missing = sorted(set(only) - {scenario.id for scenario in scenarios})
+    if missing:
+        raise click.UsageError(f"no scenario {missing[0]!r} in this file")
+    return [scenario for scenario in scenarios if not only or scenario.id in only]
+
+
+def _json(done: Rehearsed) -> dict[str, Any]:
+    return {"id": done.scenario.id, "state": done.state, "checkpoints": done.checkpoints, "ok": done.ok}
+
+
+def _print(done: list[Rehearsed], *, timeline: bool) -> None:
+    print_table(_COLUMNS, [_cells(each) for each in done])
+    failed = [each for each in done if not each.ok]
+    if timeline:
+        for each in failed:
+            click.echo("")
+            click.echo(styled(each.scenario.id, "head"))
+            print_table((Column("fact"), Column("recorded", fixed=False)), list(_rows(each)))
+    click.echo(f"{len(done) - len(failed)} of {len(done)} scenarios are as expected")
+
+
+_COLUMNS = (
+    Column("scenario"),
+    Column("ok"),
+    Column("turn: state, checkpoints", fixed=False),
+    Column("not as expected", fixed=False),
+)
+
+
+def _cells(done: Rehearsed) -> list[Cell | str]:
+    held = "; ".join(f"{turn}: {state}, {done.checkpoints[turn]}" for turn, state in done.state.items())
+    verdict = Cell("yes", "completed") if done.ok else Cell("no", "failed")
+    return [done.scenario.id, verdict, held, "; ".join((*done.differences, *done.problems))]
+
+
+def _rows(done: Rehearsed) -> Iterator[list[Cell | str]]:
+    """The timeline: each fact, with what was recorded until the next one."""
+    from turn_adapters.rehearsal import told
+
+    for number, scene in enumerate(done.scenes):
+        fact = scene.fact or ("before" if number == 0 else "afterwards")
+        lines = [told(recorded) for recorded in scene.events] or [""]
+        for line in lines:
+            yield [fact, line]
+            fact = ""
+
+
+def _folder(id: str) -> str:
+    return "".join(character if character.isalnum() or character in "-_." else "_" for character in id)
