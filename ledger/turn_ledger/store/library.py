@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from eventsourcing.application import Application
-from eventsourcing.persistence import Mapper, Notification, StoredEvent
+from eventsourcing.persistence import IntegrityError, Mapper, Notification, StoredEvent
 from eventsourcing.sqlite import (
     SQLiteConnection,
     SQLiteConnectionPool,
@@ -146,6 +146,8 @@ class LedgerDatastore(SQLiteDatastore):
         try:
             yield SQLiteCursor(cursor)
             is_done = True
+        except sqlite3.IntegrityError as error:
+            raise IntegrityError(error) from error  # what the library's own code looks out for
         finally:
             self.end(cursor, commit=is_done)
 

@@ -99,9 +99,9 @@ class SQLiteStore:
         return SQLiteInspection(self.path)
 
     def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
+        if not self._is_closed and os.getpid() == self._process:
             self.application.close()
+        self._is_closed = True
 
     def check_usable(self) -> None:
         """Refuse to touch the file after `close`, or in a process that was forked off this one."""
