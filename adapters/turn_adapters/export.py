@@ -1,0 +1,177 @@
+"""Export: a ledger as JSON Lines that can be imported again, byte for byte (`turn_adapters.jsonlines`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from turn_adapters.jsonlines import FORMAT, EventLine, Header, encoded, event_line
+from turn_adapters.redaction import Redactor
+from turn_ledger.codec import Codec
+from turn_ledger.errors import CorruptLedger, Refused
+from turn_ledger.events import Recorded, TurnStoppedByShutdown
+from turn_ledger.inspection import CONVERSATION, REDACTED, Inspection, StoredEvent, inspect
+from turn_ledger.reader import Reader
+from turn_ledger.store.port import EventRow
+from turn_ledger.streams import host_stream, turn_stream
+from turn_projections.verify import Verification, verify
+
+ROWS_IN_MEMORY_MAX = 20_000
+"""Up to so many events of a selection are put in order in memory; more are found by reading the log."""
+
+
+class UnknownConversation(Refused):
+    """The ledger holds no turn of this conversation."""
+
+    def __init__(self, conversation: str) -> None:
+        self.conversation = conversation
+        super().__init__(
+            f"no turn of conversation {conversation!r} in this ledger; "
+            "`turn-ledger runs` lists the turns with their conversations"
+        )
+
+
+def export(
+    source: Reader | Inspection,
+    *,
+    conversation: str | None = None,
+    redact: bool = False,
+    without: Collection[str] = (),
+) -> Iterator[bytes]:
+    """The lines of an export, each with its newline: the header, then the events by position.
+
+    `conversation`: only its turns, with their children and parents wherever those are, and the hosts
+    that wrote to them. `redact`: see `turn_adapters.redaction`. `without`: streams to leave out. Raises
+    `UnknownConversation`, and `CorruptLedger` at an event that cannot be exported.
+    """
+    if isinstance(source, Reader):
+        with inspect(source) as inspection:
+            yield from export(inspection, conversation=conversation, redact=redact, without=without)
+        return
+    until = source.last_position()
+    streams: Collection[str] | None = None
+    if conversation is not None:
+        streams = _streams_of(source, conversation, until)
+    yield from slice_lines(source, streams, until, conversation=conversation, redact=redact, without=without)
+
+
+def slice_lines(
+    source: Inspection,
+    streams: Collection[str] | None,
+    until: int,
+    *,
+    conversation: str | None = None,
+    redact: bool = False,
+    without: Collection[str] = (),
+) -> Iterator[bytes]:
+    """The lines of the events of some streams (None: all) up to a position. Else as `export`."""
+    redactor = Redactor() if redact else None
+    marks = source.marks
+    yield encoded(
+        Header(
+            format=FORMAT,
+            ledger=source.ledger_id,
+            conversation=conversation or marks.get(CONVERSATION),
+            redacted=redact or REDACTED in marks,
+        )
+    )
+    has_claims = REDACTED in marks
+    codec = Codec()
+    for stored in _rows(source, streams, until):
+        if stored.row.stream not in without:
+            claim = source.claim(stored.row.position) if has_claims else None
+            yield encoded(_line(stored, codec, redactor, claim))
+
+
+def streams_of_turns(source: Inspection, turns: Collection[str]) -> set[str]:
+    """The streams of some turns and of the hosts that wrote to them or stopped them."""
+    codec = Codec()
+    found: set[str] = set()
+    for turn in turns:
+        found.add(turn_stream(turn))
+        for stored in source.stream(turn_stream(turn)):
+            found.update(_hosts(_decoded(stored, codec)))
+    return found
+
+
+def family(source: Inspection, turns: Collection[str]) -> set[str]:
+    """Some turns with all their children and parents, near and far."""
+    parents = source.parents()
+    children: dict[str, list[str]] = {}
+    for child, parent in parents.items():
+        children.setdefault(parent, []).append(child)
+    found: set[str] = set()
+    todo = list(turns)
+    while todo:
+        turn = todo.pop()
+        if turn not in found:
+            found.add(turn)
+            todo.extend(children.get(turn, ()))
+            todo.extend([parents[turn]] if turn in parents else [])
+    return found
+
+
+def damaged_streams(verification: Verification) -> dict[str, str]:
+    """The streams whose events cannot be trusted, each with its first problem."""
+    found: dict[str, str] = {}
+    for problem in verification.problems:
+        if problem.stream is not None and problem.problem not in ("state_row", "head"):
+            found.setdefault(problem.stream, problem.detail)
+    return found
+
+
+def _streams_of(source: Inspection, conversation: str, until: int) -> set[str]:
+    turns = source.turns(conversation)
+    if not turns:
+        raise UnknownConversation(conversation)
+    return streams_of_turns(source, family(source, turns))
+
+
+def _rows(source: Inspection, streams: Collection[str] | None, until: int) -> Iterator[StoredEvent]:
+    if streams is None:
+        return source.log(until=until)
+    rows: list[StoredEvent] = []
+    for stream in streams:
+        rows += [stored for stored in source.stream(stream) if stored.row.position <= until]
+        if len(rows) > ROWS_IN_MEMORY_MAX:
+            return (stored for stored in source.log(until=until) if stored.row.stream in streams)
+    return iter(sorted(rows, key=lambda stored: stored.row.position))
+
+
+def _line(stored: StoredEvent, codec: Codec, redactor: Redactor | None, claim: str | None) -> EventLine:
+    row = stored.row
+    _decoded(stored, codec)
+    try:
+        line = event_line(row, digest=claim)
+    except ValueError as error:
+        raise _damaged(row, str(error)) from error
+    if redactor is None:
+        return line
+    return event_line(row, redactor.data(line.type, bytes(line.data)), claim)
+
+
+def _decoded(stored: StoredEvent, codec: Codec) -> Recorded:
+    if stored.fault:
+        raise _damaged(stored.row, stored.fault)
+    return codec.decode(*stored.row)
+
+
+def _damaged(row: EventRow, reason: str) -> CorruptLedger:
+    return CorruptLedger(reason, stream=row.stream, position=row.position)
+
+
+def _hosts(recorded: Recorded) -> Iterator[str]:
+    yield host_stream(recorded.owner.host)
+    if isinstance(recorded.event, TurnStoppedByShutdown):
+        yield host_stream(recorded.event.owner.host)
+        yield host_stream(recorded.event.by.host)
+
+
+__all__ = [
+    "UnknownConversation",
+    "damaged_streams",
+    "export",
+    "family",
+    "slice_lines",
+    "streams_of_turns",
+    "verify",
+]
