@@ -30,7 +30,7 @@ from turn_adapters.writer import Elsewhere, in_thread
 from turn_ledger import HostAlive, Ledger, NotAccepting, StaleOwner
 from turn_projections.recovery import Recovery
 
-ALIVE_AGAIN_SECONDS = 0.05
+ALIVE_AGAIN_SECONDS = 0.25
 """How often is looked whether the name is free."""
 
 CLOSE_SECONDS = 1.0
@@ -96,9 +96,8 @@ async def _running(
     elsewhere: Elsewhere,
     handle_signals: bool,
 ) -> AsyncIterator[Host]:
+    errors: list[BaseException] = []
     of_block: BaseException | None = None
-    fence: StaleOwner | None = None
-    wrapped: BaseException | None = None
     try:
         async with trio.open_nursery() as body:
             base, work = await body.start(_shielded), await body.start(_shielded)
@@ -114,13 +113,14 @@ async def _running(
             finally:
                 try:
                     await host.shutdown()
-                except StaleOwner as error:
-                    fence = error
-                await _leave(runtime)
+                except BaseException as error:
+                    errors.append(error)
+                finally:
+                    await _leave(runtime)
     except BaseException as error:
-        wrapped = error
-    if wrapped is not None or fence is not None:
-        raise _plain([each for each in (wrapped, fence) if each is not None], of_block)
+        errors.append(error)
+    if errors:
+        raise _plain(errors, of_block)
 
 
 async def _shielded(*, task_status: trio.TaskStatus[trio.Nursery] = trio.TASK_STATUS_IGNORED) -> None:
@@ -195,25 +195,26 @@ async def _leave(runtime: Runtime) -> None:
 
 def _plain(errors: list[BaseException], of_block: BaseException | None) -> BaseException:
     """What went wrong, without what our nurseries wrapped around it. The block's own error comes first."""
-    leaves = [leaf for error in errors for leaf in _leaves(error, of_block)]
+    leaves = list({id(leaf): leaf for error in errors for leaf in _leaves(error)}.values())
+    # A nursery that was cancelled takes groups apart: the block's is known by what was in it.
+    of_block_ids = {id(leaf) for leaf in _leaves(of_block)} if of_block is not None else set()
     leaves = [leaf for leaf in leaves if not isinstance(leaf, trio.Cancelled)] or leaves[:1]
-    if any(leaf is of_block for leaf in leaves):
-        assert of_block is not None
-        for other in leaves:
-            if other is not of_block:
-                of_block.add_note(f"turn-ledger: besides, the host failed: {other!r}")
+    behind = [leaf for leaf in leaves if id(leaf) not in of_block_ids]
+    if of_block is not None and len(behind) < len(leaves):
+        for error in behind:
+            of_block.add_note(f"turn-ledger: besides, the host failed: {error!r}")
         return of_block
-    if len(leaves) == 1 or all(isinstance(leaf, StaleOwner) for leaf in leaves):
-        return leaves[0]
-    return BaseExceptionGroup("more than one thing went wrong in this host", leaves)
+    if len(behind) == 1 or all(isinstance(error, StaleOwner) for error in behind):
+        return behind[0]
+    return BaseExceptionGroup("more than one thing went wrong in this host", behind)
 
 
-def _leaves(error: BaseException, of_block: BaseException | None) -> Iterator[BaseException]:
-    if error is of_block or not isinstance(error, BaseExceptionGroup):
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
         yield error
-        return
-    for inner in error.exceptions:
-        yield from _leaves(inner, of_block)
 
 
 def _both(first: Recovery, second: Recovery) -> Recovery:

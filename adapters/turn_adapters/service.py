@@ -44,7 +44,7 @@ class Host:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._shutdown: Shutdown | None = None
-        self._fence: StaleOwner | None = None
+        self._failure: Exception | None = None
         self._is_down = trio.Event()
         self._asked = trio.Event()
         self.is_started = False
@@ -195,8 +195,8 @@ class Host:
                     interrupt = error
         if interrupt is not None:
             raise interrupt
-        if self._fence is not None:
-            raise self._fence
+        if self._failure is not None:
+            raise self._failure
         assert self._shutdown is not None
         return self._shutdown
 
@@ -207,7 +207,12 @@ class Host:
                 self._runtime, deadline_seconds=deadline_seconds, drain_seconds=drain_seconds
             )
         except StaleOwner as error:
-            self._fence = error
+            self._failure = error
+        except Exception as error:  # a mistake of ours: the server must not outlive it
+            self._failure = error
+            self._runtime.end_work()
+            with trio.move_on_after(deadline_seconds):
+                await self._runtime.server.kill()
         finally:
             self._is_down.set()
 
