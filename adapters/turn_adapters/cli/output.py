@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -11,6 +11,9 @@ import msgspec
 from turn_adapters.cli.table import Cell, Column, print_table, printable, styled, terminal_width, wrapped
 from turn_ledger.turn import Run
 from turn_projections.runs import run_json
+
+if TYPE_CHECKING:
+    from turn_ledger import Ledger
 
 
 def print_json(value: Any) -> None:
@@ -26,6 +29,19 @@ def print_runs(runs: Sequence[Run], *, json: bool, nothing: str) -> None:
         click.echo(nothing)
     else:
         print_table(_COLUMNS, [list(_cells(run)) for run in runs])
+
+
+def unreadable(ledger: Ledger) -> bool:
+    """Say of each open, queued or owing turn whose state row cannot be read that it was left out."""
+    with ledger.snapshot() as snapshot:
+        turns = sorted(set(snapshot.unreadable_runs()))
+    for turn in turns:
+        click.echo(
+            f"turn-ledger: left out: the state row of turn {turn!r} cannot be read; "
+            "`turn-ledger verify` tells more",
+            err=True,
+        )
+    return bool(turns)
 
 
 def print_run(run: Run) -> None:

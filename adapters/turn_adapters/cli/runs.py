@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from turn_adapters.cli.options import Settings, common_options, example
-from turn_adapters.cli.output import print_runs
+from turn_adapters.cli.output import print_runs, unreadable
 from turn_ledger.turn import STATES
 
 LIMIT = 100
@@ -22,10 +22,11 @@ LIMIT = 100
 @click.option("--limit", type=click.IntRange(min=0), default=LIMIT, show_default=True, help="0: all.")
 @common_options
 @click.pass_obj
-def command(settings: Settings, state: Any, only_open: bool, conversation: str | None, limit: int) -> None:
+def command(settings: Settings, state: Any, only_open: bool, conversation: str | None, limit: int) -> int:
     """List current runs, newest start first."""
     with settings.reading() as ledger:
         runs = ledger.runs(state=state, only_open=only_open, conversation=conversation, limit=limit)
-    print_runs(runs, json=settings.json, nothing="no such runs")
-    if limit and len(runs) == limit and not settings.json:
-        click.echo(f"the newest {limit} are shown; --limit 0 shows all", err=True)
+        print_runs(runs, json=settings.json, nothing="no such runs")
+        if limit and len(runs) == limit and not settings.json:
+            click.echo(f"the newest {limit} are shown; --limit 0 shows all", err=True)
+        return 3 if unreadable(ledger) else 0

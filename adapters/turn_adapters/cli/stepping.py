@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import re
+import sys
+import termios
+import tty
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -19,8 +25,9 @@ from turn_projections.timeline import Step, timeline
 if TYPE_CHECKING:
     from turn_ledger import Ledger
 
+_KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|[\s\S]")
 KEYS = "→ or n: next   ← or p: back   g: first   G: last   q: quit"
-_FORWARD = ("\x1b[C", "\x1bOC", "n", " ", "\r", "l", "j")
+_FORWARD = ("\x1b[C", "\x1bOC", "n", " ", "\n", "l", "j")
 _BACK = ("\x1b[D", "\x1bOD", "p", "h", "k", "\x7f", "\x08")
 _FIRST = ("g", "\x1b[H", "\x1bOH", "\x1b[1~")
 _LAST = ("G", "\x1b[F", "\x1bOF", "\x1b[4~")
@@ -50,25 +57,46 @@ def step_by_keys(ledger: Ledger, turn: str | None, at: int | None) -> None:
     stepper = Stepper(ledger, turn, at=checked_position(ledger, at) if at is not None else 0)
     if stepper.place is None:
         stepper.first()
-    note = ""
-    while True:
-        _draw(stepper.place, note)
-        key = click.getchar()
-        moved = True
-        if key in _FORWARD:
-            moved = stepper.forward()
-            note = "" if moved else "this is the last event"
-        elif key in _BACK:
-            moved = stepper.back()
-            note = "" if moved else "this is the first event"
-        elif key in _FIRST:
-            stepper.first()
-            note = ""
-        elif key in _LAST:
-            stepper.last()
-            note = ""
-        elif key in _QUIT:
-            return
+    with _keyboard() as keys:
+        _draw(stepper.place, "")
+        for key in keys:
+            if key in _QUIT:
+                return
+            note = _moved(stepper, key)
+            if note is not None:
+                _draw(stepper.place, note)
+
+
+def _moved(stepper: Stepper, key: str) -> str | None:
+    """Move as the key says; what there is to say about it, or None for a key that says nothing."""
+    if key in _FORWARD:
+        return "" if stepper.forward() else "this is the last event"
+    if key in _BACK:
+        return "" if stepper.back() else "this is the first event"
+    if key in _FIRST:
+        stepper.first()
+        return ""
+    if key in _LAST:
+        stepper.last()
+        return ""
+    return None
+
+
+@contextmanager
+def _keyboard() -> Iterator[Iterator[str]]:
+    """The keys as they are pressed, unechoed; the terminal is as it was afterwards."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor, termios.TCSADRAIN)
+    try:
+        yield _keys(descriptor)
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _keys(descriptor: int) -> Iterator[str]:
+    while pressed := os.read(descriptor, 1024):
+        yield from _KEY.findall(pressed.decode(errors="replace"))
 
 
 def _draw(place: Place | None, note: str) -> None:

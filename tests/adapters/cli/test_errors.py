@@ -125,6 +125,25 @@ def test_a_damaged_stream_refuses_its_turn_alone(tmp_path: Path) -> None:
         assert turn_ledger("lost", "--ledger", world.url).code == 0
 
 
+@pytest.mark.parametrize("command", ["runs", "lost", "owed"])
+def test_a_turn_that_a_list_must_leave_out_is_named(command: str, tmp_path: Path) -> None:
+    with World(tmp_path) as world:
+        HISTORIES["checkpoint_requested"](world)
+        HISTORIES["crashed"](world)
+        turn = HISTORIES["marked"](world)
+        with sqlite3.connect(world.path) as connection:
+            connection.execute("UPDATE runs SET run='{' WHERE turn=?", (turn,))
+        connection.close()
+        answer = turn_ledger(command, "--json", "--ledger", world.url)
+    assert answer.code == 3
+    assert turn not in [run["turn"] for run in answer.json]
+    assert answer.json
+    assert answer.err == (
+        f"turn-ledger: left out: the state row of turn '{turn}' cannot be read; "
+        "`turn-ledger verify` tells more\n"
+    )
+
+
 def test_what_is_readable_of_a_damaged_turn_is_printed(tmp_path: Path) -> None:
     with World(tmp_path) as world:
         turn = HISTORIES["damaged"](world)
