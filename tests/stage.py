@@ -17,8 +17,8 @@ ledger nor its server any more, which is how a killed process ends, in a test th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -79,31 +79,37 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cord:
-    """What a host hangs on. `cut` is its death, by hand or at its `at_append`-th append.
+    """What a host hangs on. `cut` is its death, by hand or by one of its appends (`cut_at`).
 
-    `before`: the append itself is lost too. `appends` counts what the host appended.
+    `appends` counts what the host appended.
     """
 
-    def __init__(self, *, at_append: int | None = None, before: bool = False) -> None:
+    def __init__(self) -> None:
         self.is_cut = False
         self.was_cut = trio.Event()
         self.appends = 0
-        self._at_append = at_append
-        self._before = before
+        self._at = 0
+        self._before = False
+        self._then: Callable[[], None] = lambda: None
 
     def cut(self) -> None:
         self.is_cut = True
         self.was_cut.set()
+        self._then()
+
+    def cut_at(self, append: int, then: Callable[[], None] = lambda: None, *, before: bool = False) -> None:
+        """Die by that append; `before`: it is lost too. `then` is called once the host is dead."""
+        self._at, self._before, self._then = append, before, then
 
     def append(self, do: Callable[[], T]) -> T:
         """Let an append through, unless the host is dead or dies by it."""
-        if self._before and self.appends + 1 == self._at_append:
+        if self._before and self.appends + 1 == self._at:
             self.cut()
         if self.is_cut:
             raise StoreUnavailable("this host was killed")
         done = do()
         self.appends += 1
-        if self.appends == self._at_append:
+        if self.appends == self._at:
             self.cut()
             raise StoreUnavailable("this host was killed")
         return done
@@ -315,6 +321,20 @@ class Stage(ABC):
             yield host
             cord.cut()
 
+    async def killed_at(
+        self, append: int, flow: Callable[[Host], Awaitable[object]], *, before: bool = False, **more: Any
+    ) -> bool:
+        """Run a flow on a host that is killed by its n-th append after the start, the shutdown's included.
+
+        `before`: that append is lost too. False when the host made fewer appends and lived to its end.
+        """
+        cord = Cord()
+        with trio.CancelScope() as scope, suppress(StoreUnavailable, AssistantError):
+            async with self.host(cord=cord, **more) as host:
+                cord.cut_at(cord.appends + append, scope.cancel, before=before)
+                await flow(host)
+        return cord.is_cut
+
     def _options(self, options: Options, cord: Cord) -> Options:
         """The options with the stage's ear for what the application is told."""
 
@@ -435,12 +455,12 @@ class SimulatedStage(Stage):
         return SIMULATED_PROMPTS[what]
 
     async def puppet(self, host: Host, **more: Any) -> Puppet:
-        """A turn whose facts are set from outside; it has begun."""
+        """A turn whose facts are set from outside; it is at work."""
         conversation = more.pop("conversation", "chat")
         workspace = more.pop("workspace", None) or self.workspace(conversation)
         sent = await host.send(conversation, "a puppet", workspace=workspace, **more)
         puppet = self.world.puppet(sent.run.input_id or "")
-        await puppet.begun()
+        await self.at_work(sent.run.turn)
         return puppet
 
 

@@ -92,7 +92,7 @@ class _Inquiry:
         """Fill in `records` and `at_work` for one turn."""
         unproven = self._unproven(run)
         assistant = self._runtime.assistant
-        is_marked = run.state == "stopped"
+        is_marked = self._is_marked(run)
         if assistant is None or not await self._is_same_server(run, unproven):
             if is_marked and unproven is not None:
                 self.at_work.add(run.turn)
@@ -115,7 +115,7 @@ class _Inquiry:
             return NativeRecord(kind="absent")
         session, input_id = run.native_session, run.input_id
         record = await assistant.record(session, input_id)
-        intended = run.state == "stopped" or run.stop_requested is not None
+        intended = self._is_marked(run) or run.stop_requested is not None
         if record.busy or record.kind == "busy":
             if not intended:
                 return record
@@ -126,6 +126,15 @@ class _Inquiry:
         await trio.sleep(self._runtime.options.quiet_seconds)
         again = await assistant.record(session, input_id)
         return again if not again.busy or not intended else None
+
+    def _is_marked(self, run: Run) -> bool:
+        """Marked, or about to be: its owner began a shutdown and never ended it. That is the intent."""
+        owner = run.owner
+        return run.state == "stopped" or (
+            owner is not None
+            and owner.host in self._hosts
+            and self._hosts[owner.host].was_stopping(owner.epoch)
+        )
 
     def _unproven(self, run: Run) -> ServerStarted | None:
         """The life that ran the turn, if the ledger has no proof of its end."""
