@@ -85,6 +85,11 @@ class Reader:
         with self._store.read() as snapshot:
             return snapshot.abandoned_runs()
 
+    def unreadable_turns(self) -> list[str]:
+        """The turns that are left out of these lists, because their state rows cannot be read."""
+        with self._store.read() as snapshot:
+            return snapshot.unreadable_runs()
+
     def workspace_holders(self, workspace: str) -> list[Run]:
         """The root turns that hold a workspace, a folder in it or a folder around it."""
         with self._store.read() as snapshot:
@@ -100,18 +105,24 @@ class Reader:
         return self._store.liveness.is_alive(owner.host, owner.epoch)
 
     def events(self, turn: str, *, until: int | None = None) -> list[Recorded]:
-        """A turn's events up to a position, each proven to follow the one before.
+        """A turn's events up to a position. The whole stream is proven first.
 
         Raises `UnknownTurn`, or `CorruptLedger` with the position and the reason.
         """
-        found = self._stream(turn_stream(turn), until)
-        if not found and until is None:
+        stream = turn_stream(turn)
+        with self._store.read() as snapshot:
+            row, rows = snapshot.run(turn), snapshot.stream(stream)
+        verify_run(row, rows, self._codec, stream)
+        if row is None:
             raise UnknownTurn(turn)
-        return found
+        self._trusted.add(stream, row.digest)
+        return [self._codec.decode(*each) for each in rows if until is None or each.position <= until]
 
     def host_events(self, name: str, *, until: int | None = None) -> list[Recorded]:
         """A host's events up to a position."""
-        return self._stream(host_stream(name), until)
+        with self._store.read() as snapshot:
+            rows = snapshot.stream(host_stream(name), until=until)
+        return list(checked(rows, self._codec))
 
     def log(self, *, after: int = 0, until: int | None = None, limit: int = 0) -> Iterator[Recorded]:
         """Every event with a position greater than `after` and at most `until`, in order.
@@ -139,8 +150,3 @@ class Reader:
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         """A reading transaction on the store's port (`turn_ledger.store.port.Snapshot`)."""
         return self._store.read()
-
-    def _stream(self, stream: str, until: int | None) -> list[Recorded]:
-        with self._store.read() as snapshot:
-            rows = snapshot.stream(stream, until=until)
-        return list(checked(rows, self._codec))

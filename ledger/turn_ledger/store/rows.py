@@ -47,23 +47,35 @@ class Rows:
     # Reading
 
     def last_position(self) -> int:
-        row = self._execute("SELECT seq FROM sqlite_sequence WHERE name='events'").fetchone()
-        return row[0] if row else 0
+        # Both: the newest rows may have been deleted, or the sequence been put back.
+        given = self._execute("SELECT seq FROM sqlite_sequence WHERE name='events'").fetchone()
+        (held,) = self._execute("SELECT MAX(position) FROM events").fetchone()
+        return max(given[0] if given else 0, held or 0)
 
     def holds(self, row: EventRow) -> bool:
         found = self._execute("SELECT digest FROM events WHERE position=?", (row.position,)).fetchone()
         return found is not None and found[0] == row.digest
 
     def run(self, turn: str) -> RunRow | None:
-        row = self._execute("SELECT run, digest FROM runs WHERE turn=?", (turn,)).fetchone()
-        return RunRow(_run(row[0], turn), row[1]) if row else None
+        row = next(self._rows("SELECT run, digest FROM runs WHERE turn=?", (turn,)), None)
+        if row is None:
+            return None
+        try:
+            return RunRow(_decode_run(row[0]), row[1])
+        except (msgspec.MsgspecError, TypeError, UnicodeError) as error:
+            events = self.stream(f"turn/{turn}")
+            raise CorruptLedger(
+                f"its state row cannot be read: {error}",
+                stream=f"turn/{turn}",
+                position=events[-1].position if events else None,
+            ) from error
 
     def host(self, name: str) -> HostRow | None:
-        row = self._execute("SELECT state, digest FROM hosts WHERE host=?", (name,)).fetchone()
+        row = next(self._rows("SELECT state, digest FROM hosts WHERE host=?", (name,)), None)
         return HostRow(_host(row[0], name), row[1]) if row else None
 
     def hosts(self) -> list[HostRow]:
-        rows = self._execute("SELECT state, digest, host FROM hosts ORDER BY host").fetchall()
+        rows = self._rows("SELECT state, digest, host FROM hosts ORDER BY host")
         return [HostRow(_host(state, host), digest) for state, digest, host in rows]
 
     def host_streams(self) -> list[str]:
@@ -139,7 +151,7 @@ class Rows:
         order = _SORTED if few else "started"
         where = " AND ".join(clauses)
         statement = f"SELECT run FROM runs WHERE {where} ORDER BY {order} DESC LIMIT ?"
-        return _readable(self._execute(statement, (*values, limit or -1)))
+        return _readable(self._rows(statement, (*values, limit or -1)))
 
     def unreadable_runs(self) -> list[str]:
         rows = self._execute(
@@ -150,14 +162,14 @@ class Rows:
         return [turn for run, turn in rows if not any(_readable([(run,)]))]
 
     def stream(self, stream: str, *, after: int = 0, until: int | None = None) -> list[EventRow]:
-        rows = self._execute(
+        rows = self._rows(
             "SELECT * FROM events WHERE stream=? AND version>? AND position<=? ORDER BY version",
             (stream, after, _LAST if until is None else until),
         )
         return list(map(EventRow._make, rows))
 
     def log(self, *, after: int, limit: int, until: int | None = None) -> list[EventRow]:
-        rows = self._execute(
+        rows = self._rows(
             "SELECT * FROM events WHERE position>? AND position<=? ORDER BY position LIMIT ?",
             (after, _LAST if until is None else until, limit),
         )
@@ -200,7 +212,25 @@ class Rows:
         )
 
     def _runs(self, where: str, *values: Any) -> list[Run]:
-        return list(_readable(self._execute(f"SELECT run FROM runs WHERE {where}", values)))
+        return list(_readable(self._rows(f"SELECT run FROM runs WHERE {where}", values)))
+
+    def _rows(self, statement: str, values: Sequence[Any] = ()) -> Iterator[Any]:
+        """The rows of a query. Text that is no UTF-8 comes with escapes, as something that cannot be true."""
+        given = 0
+        try:
+            for row in self._execute(statement, values):
+                given += 1
+                yield row
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", None) is not None:
+                raise
+            connection = self._cursor.connection
+            connection.text_factory = _escaped
+            try:
+                rows = self._execute(statement, values).fetchall()
+            finally:
+                connection.text_factory = str
+            yield from rows[given:]
 
 
 class Memory:
@@ -283,24 +313,21 @@ def _indexed(run: Run) -> tuple[Any, ...]:
     )
 
 
+def _escaped(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
 def _readable(rows: Iterable[tuple[Any]]) -> Iterator[Run]:
     """The runs of the rows that can be read; a damaged one stops nobody but its own turn."""
     for (text,) in rows:
         try:
             yield _decode_run(text)
-        except (msgspec.MsgspecError, TypeError):
+        except (msgspec.MsgspecError, TypeError, UnicodeError):
             continue
-
-
-def _run(text: str, turn: str) -> Run:
-    try:
-        return _decode_run(text)
-    except (msgspec.MsgspecError, TypeError) as error:
-        raise CorruptLedger(f"its state row cannot be read: {error}", stream=f"turn/{turn}") from error
 
 
 def _host(text: str, name: str) -> HostState:
     try:
         return _decode_host(text)
-    except (msgspec.MsgspecError, TypeError) as error:
+    except (msgspec.MsgspecError, TypeError, UnicodeError) as error:
         raise CorruptLedger(f"the state row of host {name!r} cannot be read: {error}") from error
