@@ -26,6 +26,8 @@ format: .venv/ready
 
 docs: .venv/ready
 	$(BIN)/python tools/draw_turn_states.py
+	$(BIN)/python tools/draw_rules.py
+	$(BIN)/python tools/run_docs.py
 
 .venv/ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -20,7 +20,7 @@ def step_in_words(step: Step) -> list[str]:
     match event:
         case e.LateFact():
             said = ", ".join(filter(None, (event.cause, event.error)))
-            words.append(f"would have been {event.fact}{f' ({said})' if said else ''}; changed nothing")
+            words = [f"would have been {event.fact}{f' ({said})' if said else ''}", "changed nothing"]
         case e.CheckpointFailed():
             words.append("may be tried again" if event.may_retry else "trying again cannot help")
         case e.CheckpointAbandoned() if event.reason:

@@ -125,14 +125,14 @@ def _view(ledger: Reader, owners: Owners, owner: Owner, open_turns: int) -> Host
     standing = owners.standing(owner)
     last_seen = state.last_seen if state else None
     if state is not None and owner.epoch < state.epoch:
-        standing, last_seen = _earlier(owner, ledger.host_events(owner.host))
+        standing, last_seen = how_it_ended(owner, ledger.host_events(owner.host))
     return HostView(
         host=owner.host, epoch=owner.epoch, state=standing, last_seen=last_seen, open_turns=open_turns
     )
 
 
-def _earlier(owner: Owner, events: Iterable[Recorded]) -> tuple[Standing, str | None]:
-    """How an epoch before the newest one ended, and when it was last heard of."""
+def how_it_ended(owner: Owner, events: Iterable[Recorded]) -> tuple[Standing, str | None]:
+    """How an epoch before the newest one of its host ended, and when it was last heard of."""
     standing: Standing = "replaced"
     last_seen = None
     for recorded in events:

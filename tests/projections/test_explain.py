@@ -239,6 +239,16 @@ def test_an_attempt_asked_for_by_hand_is_told_as_that(tmp_path: Path) -> None:
     assert explanation.because[-1].text.startswith("Somebody asked by hand for another attempt.")
 
 
+def test_a_turn_that_finished_after_its_mark_says_where_the_answer_is(tmp_path: Path) -> None:
+    assert explained("late_after_mark", tmp_path).advice.text == (
+        "The assistant finished it after all: look for its answer on the assistant server first."
+    )
+
+
+def test_the_owner_reads_as_its_own_epoch_ended_whatever_came_later(tmp_path: Path) -> None:
+    assert explained("recovered", tmp_path).owner_standing == "stopped"
+
+
 def test_a_recovery_that_found_no_mark_says_so(tmp_path: Path) -> None:
     from turn_projections import recover
 

@@ -109,7 +109,7 @@ def test_a_state_row_that_is_nonsense_is_damage_and_the_events_are_all_told(tmp_
         (
             "late_after_stop",
             5,
-            ["late facts 1", "would have been TurnCompleted; changed nothing"],
+            ["would have been TurnCompleted", "changed nothing"],
         ),
         ("resumed", 2, ["owner resumed-1#1 → resumed-1#2"]),
         ("settled", 2, ["state running → interrupted", "cause operator", "note the customer sent it again"]),

@@ -73,7 +73,7 @@ def common_options(command: F) -> F:
         metavar="URL",
         expose_value=False,
         callback=_set_url,
-        help=f"The ledger: sqlite:///FILE. [default: ${URL_VARIABLE}, else {DEFAULT_URL}]",
+        help=f"The ledger: sqlite:///FILE.  [default: ${URL_VARIABLE}, else {DEFAULT_URL}]",
     )(command)
 
 

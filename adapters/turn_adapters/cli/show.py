@@ -39,10 +39,10 @@ def print_timeline(found: Timeline, *, json: bool = False) -> None:
 
 _COLUMNS = (
     Column("position", right=True),
-    Column("time (UTC)", drop=2),
+    Column("time (UTC)", drop=1),
     Column("event"),
     Column("what changed", fixed=False),
-    Column("by", drop=1),
+    Column("by", drop=2),
 )
 
 

@@ -17,7 +17,9 @@ from typing import NamedTuple
 import click
 
 GAP = 2
-FLEXIBLE_WIDTH_MIN = 16
+COMFORTABLE_WIDTH = 36  # a checkpoint's id fits
+TIGHT_WIDTH = 16
+WIDTH_MIN = 20
 
 STYLES: dict[str, dict[str, object]] = {
     "completed": {"fg": "green"},
@@ -67,25 +69,28 @@ def table_lines(
     table = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     table = [[cell._replace(text=printable(cell.text)) for cell in row] for row in table]
     kept = [at for at in range(len(columns)) if any(row[at].text for row in table) or not table]
-    while True:
-        widths = _widths(columns, table, kept, width)
-        if widths is not None:
-            break
-        droppable = [at for at in kept if columns[at].drop]
-        if not droppable:
-            yield from _blocks(columns, table, width)
-            return
+    widths = _widths(columns, table, kept, width, COMFORTABLE_WIDTH)
+    while widths is None and (droppable := [at for at in kept if columns[at].drop]):
         kept.remove(max(droppable, key=lambda at: columns[at].drop))
+        widths = _widths(columns, table, kept, width, COMFORTABLE_WIDTH)
+    if widths is None:
+        widths = _widths(columns, table, kept, width, TIGHT_WIDTH)
+    if widths is None:
+        yield from _blocks(columns, table, width)
+        return
     yield from _row([Cell(columns[at].title, "head") for at in kept], kept, columns, widths)
     for row in table:
         yield from _row([row[at] for at in kept], kept, columns, widths)
 
 
 def terminal_width() -> int | None:
-    """The width of the terminal that the output goes to; None if it goes elsewhere."""
-    if not sys.stdout.isatty():
+    """The width of the terminal that the output goes to; None if it goes elsewhere.
+
+    An exported `COLUMNS` is somebody's wish for that width, wherever the output goes.
+    """
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
         return None
-    return max(shutil.get_terminal_size().columns, 20)
+    return max(shutil.get_terminal_size().columns, WIDTH_MIN)
 
 
 def styled(text: str, style: str) -> str:
@@ -136,34 +141,24 @@ def display_width(text: str) -> int:
 
 
 def _widths(
-    columns: Sequence[Column], table: list[list[Cell]], kept: list[int], width: int | None
+    columns: Sequence[Column], table: list[list[Cell]], kept: list[int], width: int | None, least: int
 ) -> list[int] | None:
-    """The width of each kept column; None if they cannot be made to fit."""
-    natural = [
+    """The width of each kept column, flexible ones not below `least`; None if they cannot be made to fit."""
+    widths = [
         max([display_width(columns[at].title), *(display_width(row[at].text) for row in table)])
         for at in kept
     ]
     if width is None:
-        return natural
-    over = sum(natural) + GAP * (len(kept) - 1) - width
-    flexible = sorted(
-        (index for index, at in enumerate(kept) if not columns[at].fixed), key=lambda index: -natural[index]
-    )
-    for position, index in enumerate(flexible):
-        if over <= 0:
-            break
-        # The widest gives first, down to the next one; the last gives what is left.
-        floor = natural[flexible[position + 1]] if position + 1 < len(flexible) else 0
-        give = min(over, natural[index] - max(FLEXIBLE_WIDTH_MIN, floor))
-        if give > 0:
-            natural[index] -= give
-            over -= give
-    for index in flexible:
-        if over > 0:
-            give = max(0, min(over, natural[index] - FLEXIBLE_WIDTH_MIN))
-            natural[index] -= give
-            over -= give
-    return natural if over <= 0 else None
+        return widths
+    over = sum(widths) + GAP * (len(kept) - 1) - width
+    flexible = [index for index, at in enumerate(kept) if not columns[at].fixed]
+    while over > 0:
+        widest = max(flexible, key=lambda index: widths[index], default=None)
+        if widest is None or widths[widest] <= least:
+            return None
+        widths[widest] -= 1
+        over -= 1
+    return widths
 
 
 def _row(cells: list[Cell], kept: list[int], columns: Sequence[Column], widths: list[int]) -> Iterator[str]:

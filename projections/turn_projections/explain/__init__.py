@@ -16,7 +16,7 @@ from turn_projections.explain.case import Advice, Case, Reason
 from turn_projections.explain.checkpoint import checkpoint_reasons
 from turn_projections.explain.history import history
 from turn_projections.explain.present import present_reasons
-from turn_projections.hosts import Owners
+from turn_projections.hosts import Owners, how_it_ended
 from turn_projections.runs import Json
 from turn_projections.timeline import timeline
 
@@ -99,11 +99,17 @@ def _case(ledger: Reader, turn: str, url: str | None) -> Case | Explanation:
         assert found.damage is not None
         return _unreadable(turn, found.damage, url)
     ahead = _before(ledger, run)
+    owners = Owners.current(ledger)
+    standing = owners.standing(run.owner)
+    owner_events = tuple(ledger.host_events(run.owner.host)) if run.owner else ()
+    if standing == "replaced" and run.owner is not None:
+        standing, _ = how_it_ended(run.owner, owner_events)
     return Case(
         timeline=found,
         run=run,
-        owners=Owners.current(ledger),
-        owner_events=tuple(ledger.host_events(run.owner.host)) if run.owner and not run.is_ended else (),
+        owners=owners,
+        standing=standing,
+        owner_events=owner_events,
         ahead=ahead,
         ahead_advice=explain(ledger, ahead[0].turn, url=url).advice if ahead else None,
         url=url,

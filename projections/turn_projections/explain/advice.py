@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from turn_ledger.events import LateFact
 from turn_projections.explain.case import Advice, Case, named
 from turn_projections.explain.checkpoint import checkpoint_advice
 from turn_projections.explain.present import present_advice
@@ -66,7 +67,17 @@ def advice(case: Case) -> Advice:
     owed = run.checkpoint
     if owed is not None and owed.state != "recorded":
         return checkpoint_advice(case, owed)
-    return Advice(_ENDED.get(run.cause or "", _NOTHING))
+    text = _ENDED.get(run.cause or "", _NOTHING)
+    if run.state == "interrupted" and _finished_late(case):
+        text = "The assistant finished it after all: look for its answer on the assistant server first."
+    return Advice(text)
+
+
+def _finished_late(case: Case) -> bool:
+    return any(
+        isinstance(event.event, LateFact) and event.event.fact == "TurnCompleted"
+        for event in case.timeline.events
+    )
 
 
 def _state_in_words(case: Case) -> str:

@@ -35,14 +35,16 @@ class Advice(msgspec.Struct, frozen=True):
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of one turn.
 
-    `owner_events`: the stream of the host that owns it. `ahead`: the turns that must go on first (a
-    queued turn waits for them, an open child ends with its parent), and `ahead_advice` what to do about
-    the first of them. `url`: added to commands, so that they can be typed as they are.
+    `standing` is that of its owner, `owner_events` the stream of the owner's host. `ahead`: the turns
+    that must go on first (a queued turn waits for them, an open child ends with its parent), and
+    `ahead_advice` what to do about the first of them. `url`: added to commands, so that they can be
+    typed as they are.
     """
 
     timeline: Timeline
     run: Run
     owners: Owners
+    standing: Standing = "unknown"
     owner_events: tuple[Recorded, ...] = ()
     ahead: tuple[Run, ...] = ()
     ahead_advice: Advice | None = None
@@ -51,10 +53,6 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def owner(self) -> Owner | None:
         return self.run.owner
-
-    @property
-    def standing(self) -> Standing:
-        return self.owners.standing(self.run.owner)
 
     @property
     def owner_lives(self) -> bool:
