@@ -18,7 +18,7 @@ from turn_ledger.reader import Reader
 from turn_ledger.store.port import EventRow, Snapshot
 
 BATCH_SIZE_MAX = 500
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.1
 STREAMS_AT_HAND_MAX = 10_000
 
 
