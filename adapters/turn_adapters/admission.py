@@ -250,16 +250,19 @@ async def _queue(runtime: Runtime, turn: str, waiting: WaitingPrompt) -> Sent:
 async def _session(runtime: Runtime, waiting: WaitingPrompt) -> str:
     """The conversation's native session: the one it had, if it still exists, else a new one."""
     assistant = runtime.require_assistant()
-    session = runtime.sessions.get(waiting.conversation)
-    if session is None:
-        runs = await runtime.writer.call(
-            lambda: runtime.ledger.runs(conversation=waiting.conversation, limit=20)
-        )
-        session = next((run.native_session for run in runs if run.is_root and run.native_session), None)
+    session = await session_of(runtime, waiting.conversation)
     if session is None or not await assistant.has_session(session):
         session = await assistant.create_session(waiting.workspace, title=waiting.conversation)
     runtime.sessions[waiting.conversation] = session
     return session
+
+
+async def session_of(runtime: Runtime, conversation: str) -> str | None:
+    """The native session that the conversation had last, here or on another host; None: it had none."""
+    if conversation in runtime.sessions:
+        return runtime.sessions[conversation]
+    runs = await runtime.writer.call(lambda: runtime.ledger.runs(conversation=conversation, limit=20))
+    return next((run.native_session for run in runs if run.is_root and run.native_session), None)
 
 
 async def _run(runtime: Runtime, live: LiveTurn, prompt: Prompt, supersedes: str | None) -> None:

@@ -42,17 +42,21 @@ async def stop(runtime: Runtime, turn: str) -> Run:
     live = runtime.live.get(turn)
     if live is not None and run.stop_requested is None:
         await _finish_wins(runtime, live)
-    hold_queue(runtime, run.conversation)
+        run = live.run
+    if run.is_open:
+        hold_queue(runtime, run.conversation)
     run = await runtime.writer.apply(RequestStop(turn=turn, reason="user"))
-    if not run.is_open or run.state == "stopped" or live is None:
+    if not run.is_open or run.state == "stopped":
         return run
+    if live is None:
+        raise StopNotConfirmed(turn, "nobody observes it at the moment")
     live.run = run
     try:
         await runtime.require_assistant().abort(live.session)
     except AssistantError as error:
         raise StopNotConfirmed(turn, str(error)) from error
     if live.closed.is_set():
-        return await runtime.writer.call(lambda: runtime.ledger.run(turn))
+        return live.run
     return await _end_and_wind_down(runtime, live, InterruptTurn(turn=turn, cause="user_stop"))
 
 

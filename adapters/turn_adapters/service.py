@@ -100,11 +100,11 @@ class Host:
         For a turn that had ended, or is marked, it is kept as a late fact. Raises `StopNotConfirmed`
         when the server did not answer the abort: the turn goes on, try again.
         """
-        run = await ending.stop(self._runtime, turn)
-        if run.is_open and run.state != "stopped" and turn not in self._runtime.live:
+        runtime = self._runtime
+        run = await runtime.writer.call(lambda: self.ledger.run(turn))
+        if run.is_open and turn not in runtime.live:
             await self._recover(run.conversation)
-            run = await self._runtime.writer.call(lambda: self.ledger.run(turn))
-        return run
+        return await ending.stop(runtime, turn)
 
     async def close(self, conversation: str, *, delete_session: bool = False) -> list[Run]:
         """Close a conversation: its open turns end `cancelled` now, what is queued is withdrawn.
@@ -113,8 +113,10 @@ class Host:
         """
         runtime = self._runtime
         async with runtime.conversation_locks[conversation]:
+            await self._recover(conversation)
             closed = await ending.close(runtime, conversation)
-            session = runtime.sessions.pop(conversation, None)
+            session = await admission.session_of(runtime, conversation)
+            runtime.sessions.pop(conversation, None)
         if delete_session and session is not None:
             runtime.nursery.start_soon(_delete_session, runtime, session)
         return closed
