@@ -142,10 +142,10 @@ async def _start(runtime: Runtime, host: Host, handle_signals: bool) -> None:
             await runtime.nurseries.base.start(_shut_down_on_signal, host, runtime, starting)
         await lives.clear_orphans(runtime)
         first = await recovering.recovery_pass(runtime)
+        work.start_soon(runtime.dispatcher.run)  # what is owed needs no server, and a server takes its time
         await work.start(lives.keep_server, runtime)
         second = await recovering.recovery_pass(runtime)
         host.recovered = _both(first, second)
-        work.start_soon(runtime.dispatcher.run)
         work.start_soon(admission.start_waiting, runtime)
         work.start_soon(recovering.recover_steadily, runtime)
         work.start_soon(recovering.watch_fence, runtime)
