@@ -95,6 +95,10 @@ class Ledger(Reader):
         """
         from turn_ledger.store.sqlite import SQLiteStore
 
+        if busy_seconds < 0 or wait_seconds < 0:
+            raise ValueError("busy_seconds and wait_seconds must not be negative")
+        if synchronous not in ("FULL", "NORMAL", "OFF"):  # OFF is for tests: no commit waits for the disk
+            raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
         make_id = new_id or _random_id
         store = SQLiteStore(
             sqlite_path(url),

@@ -35,7 +35,7 @@ class HostLocks:
         _everywhere.add(self)
 
     def acquire(self, host: str, epoch: int) -> bool:
-        with translated(str(self._ledger)):
+        with translated(str(self._ledger), opening=True):
             descriptor = os.open(self._path(host, epoch), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 is_ours = _try_lock(descriptor, fcntl.LOCK_EX)
@@ -50,7 +50,7 @@ class HostLocks:
         return True
 
     def is_alive(self, host: str, epoch: int) -> bool:
-        with translated(str(self._ledger)):
+        with translated(str(self._ledger), opening=True):
             try:
                 descriptor = os.open(self._path(host, epoch), os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -79,7 +79,7 @@ class HostLocks:
 
     def _path(self, host: str, epoch: int) -> Path:
         name = f"{self._ledger.name}.host-{quote(host, safe='')}-{epoch}"
-        if len(name.encode()) > FILE_NAME_BYTES_MAX:
+        if len(os.fsencode(name)) > FILE_NAME_BYTES_MAX:
             name = f"{self._ledger.name}.host-{hashlib.sha256(host.encode()).hexdigest()[:32]}-{epoch}"
         return self._ledger.with_name(name)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from turn_ledger.errors import CannotOpen, CorruptLedger, NewerLedger, NotALedger
+from turn_ledger.store.faults import translated
 
 APPLICATION_ID = 0x7475726E  # "turn" in the file's header tells a ledger from any other SQLite file
 FORMAT = 1
@@ -75,18 +76,18 @@ def run_script(cursor: sqlite3.Cursor, statements: str) -> None:
 def uri_of(path: Path, *, writable: bool) -> str:
     """SQLite's URI for a ledger's file. A quiet one is read as it is, so that no file is made beside it."""
     if writable:
-        return f"file:{quote(str(path))}?mode=rw"
+        return f"file:{quote(os.fsencode(path))}?mode=rw"
     return quiet_uri(path) if is_quiet(path) else live_uri(path)
 
 
 def live_uri(path: Path) -> str:
     """For reading a ledger that others have open."""
-    return f"file:{quote(str(path))}?mode=ro"
+    return f"file:{quote(os.fsencode(path))}?mode=ro"
 
 
 def quiet_uri(path: Path) -> str:
     """For reading a ledger that nobody has open, see `quiet`."""
-    return f"file:{quote(str(path))}?mode=ro&immutable=1"
+    return f"file:{quote(os.fsencode(path))}?mode=ro&immutable=1"
 
 
 def is_quiet(path: Path) -> bool:
@@ -96,6 +97,11 @@ def is_quiet(path: Path) -> bool:
 
 def check_path(path: Path, *, writable: bool) -> None:
     """Refuse what cannot be a ledger by its place alone. Opens nothing."""
+    with translated(str(path), opening=True):
+        _check_path(path, writable=writable)
+
+
+def _check_path(path: Path, *, writable: bool) -> None:
     if path.is_dir():
         raise CannotOpen(f"{path} is a directory; name the ledger's file, for example {path / 'turns.db'}")
     if not path.parent.is_dir():
@@ -108,6 +114,8 @@ def check_path(path: Path, *, writable: bool) -> None:
         return
     if not stat.S_ISREG(path.stat().st_mode):
         raise CannotOpen(f"{path} is no regular file; name the ledger's file")
+    if path.stat().st_size == 0 and not writable:
+        raise NotALedger(f"{path} is empty: no ledger was made in it yet; open it with a host to make one")
     if not os.access(path, os.R_OK):
         raise CannotOpen(f"cannot read {path}: permission denied; check its owner and mode")
     if writable and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
