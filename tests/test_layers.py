@@ -31,6 +31,9 @@ OUTSIDE = {
 STORES = {"eventsourcing", "sqlite3", "apsw", "psycopg", "psycopg2", "asyncpg", "sqlalchemy"}
 """Only in the ledger's store package."""
 
+KIT = {"hypothesis", "pytest"}
+"""Only in the ledger's test kit, which nothing else of the library imports."""
+
 CHANCE = {"time", "random", "secrets", "uuid"}
 """Below the adapters only in `ledger.py`."""
 
@@ -39,6 +42,7 @@ CHANCE_NAMES = {"now", "utcnow", "today", "urandom", "getrandom", "monotonic"}
 
 MAY_NAME_CHANCE = Path("ledger/turn_ledger/ledger.py")
 STORE = Path("ledger/turn_ledger/store")
+TESTING = Path("ledger/turn_ledger/testing")
 
 
 def problems(path: Path, source: str) -> list[str]:
@@ -58,6 +62,8 @@ def _wrong_imports(path: Path, tree: ast.AST) -> Iterator[str]:
             yield f"{path}:{line} imports {module}: only adapters touch the outside"
         if top in STORES and STORE not in path.parents:
             yield f"{path}:{line} imports {module}: only {STORE} knows a database"
+        if (top in KIT or f"{module}.".startswith("turn_ledger.testing.")) and TESTING not in path.parents:
+            yield f"{path}:{line} imports {module}: the test kit is for tests"
         if top in CHANCE and not is_adapter and path != MAY_NAME_CHANCE:
             yield f"{path}:{line} imports {module}: only {MAY_NAME_CHANCE} names the clock and chance"
         if not module:
@@ -105,6 +111,10 @@ def test_there_are_files_on_every_floor() -> None:
         ("ledger/turn_ledger/epochs.py", "from datetime import datetime\ndatetime.now()"),
         ("projections/turn_projections/owed.py", "import os\nos.urandom(1)"),
         ("projections/turn_projections/owed.py", "from . import settle"),
+        ("adapters/turn_adapters/simulated/server.py", "from turn_ledger.testing import MemoryStore"),
+        ("ledger/turn_ledger/ledger.py", "import hypothesis"),
+        ("ledger/turn_ledger/testing/machine.py", "from turn_projections import recover"),
+        ("ledger/turn_ledger/testing/world.py", "import random"),
     ],
 )
 def test_a_file_that_breaks_the_layers_is_found(path: str, source: str) -> None:
