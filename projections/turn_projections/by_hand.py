@@ -117,12 +117,12 @@ def _end(turn: str, verdict: Verdict, reason: str) -> Command:
 
 
 def _unproven(ledger: Reader) -> dict[str, str]:
-    """The open turns whose assistant server is not proven stopped, and the words for it."""
+    """The turns that recovery could end but for their server, which is not proven stopped, and why."""
     owners = Owners.current(ledger)
     found = {}
     for run in ledger.open_runs():
         server = owners.server_of(run)
-        if server is not None:
+        if server is not None and (run.state == "stopped" or owners.was_stopping(run.owner)):
             process = f"process {server.pid}" if server.pid is not None else server.url
             found[run.turn] = (
                 f"its assistant server (generation {server.generation}, {process}) is not proven stopped; "

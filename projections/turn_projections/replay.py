@@ -54,24 +54,28 @@ def state_at(ledger: Reader, position: int | None = None) -> Past:
     """Everything as of a position (None: the newest). Raises `BadPosition`."""
     past = Past(position=checked_position(ledger, position))
     runs: dict[str, Run] = {}
+    hosts: dict[str, HostState] = {}
+    damaged, decode = past.damaged, _CODEC.decode
     for row in _rows(ledger, past.position):
-        stream = row.stream
-        if stream in past.damaged:
+        stream = row[1]
+        if stream in damaged:
             continue
         try:
             if stream.startswith(TURN):
                 run = runs.get(stream)
-                _follows(row, run.version if run else 0)
-                runs[stream] = evolve(run, _CODEC.decode(*row))
+                if row[2] != (run.version + 1 if run is not None else 1):
+                    raise _gap(row, run.version if run else 0)
+                runs[stream] = evolve(run, decode(*row))
             elif stream.startswith(HOST):
-                host = past.hosts.get(stream)
-                _follows(row, host.version if host else 0)
-                past.hosts[stream] = evolve_host(host, _CODEC.decode(*row))
+                host = hosts.get(stream)
+                if row[2] != (host.version + 1 if host is not None else 1):
+                    raise _gap(row, host.version if host else 0)
+                hosts[stream] = evolve_host(host, decode(*row))
         except CorruptLedger as error:
-            past.damaged[stream] = error
+            damaged[stream] = error
             runs.pop(stream, None)
     past.runs = {run.turn: run for run in runs.values()}
-    past.hosts = {host.host: host for host in past.hosts.values()}
+    past.hosts = {host.host: host for host in hosts.values()}
     return past
 
 
@@ -191,10 +195,9 @@ def _page(ledger: Reader, after: int, until: int) -> list[EventRow]:
         return snapshot.log(after=after, limit=until - after, until=until)
 
 
-def _follows(row: EventRow, version: int) -> None:
-    if row.version != version + 1:
-        raise CorruptLedger(
-            f"version {version + 1} is missing, {row.version} follows",
-            stream=row.stream,
-            position=row.position,
-        )
+def _gap(row: EventRow, version: int) -> CorruptLedger:
+    return CorruptLedger(
+        f"version {version + 1} is missing, {row.version} follows",
+        stream=row.stream,
+        position=row.position,
+    )

@@ -6,6 +6,7 @@ import pytest
 
 from histories import HISTORIES, World
 from turn_ledger import IllegalTransition, Ledger, NotOwner, UnknownCheckpoint, UnknownTurn
+from turn_ledger.events import ServerStarted
 from turn_ledger.turn import checkpoint_id
 from turn_projections.by_hand import (
     Verdict,
@@ -61,6 +62,16 @@ def test_an_unmarked_turn_is_left_whatever_is_assumed(tmp_path: Path) -> None:
     with World(tmp_path) as world:
         turn = HISTORIES["crashed"](world)
         result = recover_by_hand(cli(world), assume_dead=True)
+    assert result.left == {turn: "it has no mark, and no assistant server was asked"}
+
+
+def test_an_unmarked_turn_is_not_said_to_wait_for_its_server_alone(tmp_path: Path) -> None:
+    with World(tmp_path) as world:
+        host = world.host("web-1")
+        host.server_started(ServerStarted(generation="g", url="http://127.0.0.1:1", pid=7, pid_started=1))
+        turn = world.start(host, "lost", generation="g")
+        host.close()
+        result = recover_by_hand(cli(world))
     assert result.left == {turn: "it has no mark, and no assistant server was asked"}
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from histories import HISTORIES, World
 from turn_ledger import UnknownTurn
+from turn_ledger.events import ServerStarted
 from turn_ledger.turn import checkpoint_id
 from turn_projections.explain import Explanation, explain, explanation_json
 from turn_projections.rules import RULES
@@ -237,6 +238,18 @@ def test_an_attempt_asked_for_by_hand_is_told_as_that(tmp_path: Path) -> None:
         cli.shut_down()
         explanation = explain(world.reader(), turn)
     assert explanation.because[-1].text.startswith("Somebody asked by hand for another attempt.")
+
+
+def test_a_lost_turn_whose_server_may_be_at_work_asks_to_make_sure_first(tmp_path: Path) -> None:
+    with World(tmp_path) as world:
+        host = world.host("web-1")
+        host.server_started(ServerStarted(generation="g", url="http://127.0.0.1:1", pid=7, pid_started=1))
+        turn = world.start(host, "lost", generation="g")
+        host.close()
+        explanation = explain(world.reader(), turn)
+    assert "make sure that process 7 is gone or idle, and decide yourself" in explanation.advice.text
+    assert explanation.unblock is not None
+    assert explanation.unblock.startswith(f"turn-ledger settle {turn} ")
 
 
 def test_a_turn_that_finished_after_its_mark_says_where_the_answer_is(tmp_path: Path) -> None:

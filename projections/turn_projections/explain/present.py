@@ -138,8 +138,10 @@ def _orphan_advice(case: Case) -> Advice:
     host = run.owner.host if run.owner else ""
     by_recovery = run.state == "stopped" or case.owners.was_stopping(run.owner)
     server = case.owners.server_of(run)
-    if by_recovery and server is not None:
+    what = ""
+    if server is not None:
         what = f"that process {server.pid}" if server.pid is not None else f"that the server at {server.url}"
+    if by_recovery and what:
         return Advice(
             f"Start host {host} again: it stops that server and recovers the turn. Or make sure yourself "
             f"{what} is gone or idle, then:",
@@ -149,9 +151,10 @@ def _orphan_advice(case: Case) -> Advice:
         return Advice(
             f"Start host {host} again, or do its recovery by hand:", case.command("recover", "--of", host)
         )
+    first = f"make sure {what} is gone or idle, and " if what else ""
     return Advice(
         f"Start host {host} again with its assistant server: it asks the server's record and settles the "
-        "turn. If that cannot be had, decide yourself:",
+        f"turn. If that cannot be had, {first}decide yourself:",
         case.command("settle", run.turn, "--as", "interrupted", "--reason", "its host died"),
     )
 
