@@ -24,6 +24,7 @@ from turn_ledger import (
     AssistantError,
     ConversationBusy,
     DoesNotFit,
+    IllegalTransition,
     Input,
     Refused,
     Run,
@@ -87,6 +88,8 @@ async def send(
     known = await _known(runtime, turn)
     if known is not None and known.state != "queued":
         return await _sent_again(runtime, known, prompt, conversation, workspace)
+    if known is not None and not _is_same(known, prompt, conversation, workspace):
+        raise IllegalTransition(turn, "queued", "TurnStarted", "it was queued with other data")
     supersedes: str | None = None
     earlier = await _open_turn(runtime, conversation)
     if earlier is not None:
@@ -94,8 +97,12 @@ async def send(
         if answer is not None:
             return answer
     waiting = WaitingPrompt(prompt, conversation, workspace, shares_workspace=shares_workspace)
-    if earlier is not None and supersedes is None and (await _open_turn(runtime, conversation)) is not None:
-        return await _queue(runtime, turn, waiting)
+    if earlier is not None and supersedes is None:
+        earlier = await _open_turn(runtime, conversation)
+        if earlier is not None and when_busy == "refuse":
+            raise ConversationBusy(conversation, earlier.turn)
+        if earlier is not None:
+            return await _queue(runtime, turn, waiting)
     try:
         return await begin(runtime, turn, waiting, supersedes=supersedes)
     except (ConversationBusy, WorkspaceBusy):
@@ -104,37 +111,49 @@ async def send(
         return await _queue(runtime, turn, waiting)
 
 
+def _is_same(queued: Run, prompt: Prompt, conversation: str, workspace: str) -> bool:
+    known = (queued.conversation, queued.workspace, queued.input_digest)
+    return known == (conversation, workspace, input_of(prompt).digest)
+
+
 async def begin(
     runtime: Runtime, turn: str, waiting: WaitingPrompt, *, supersedes: str | None = None
 ) -> Sent:
-    """Record the start, then hand the input to the server and observe it, in a task of its own."""
+    """Record the start, then hand the input to the server and observe it, in a task of its own.
+
+    Between the two nothing may come in between, no cancellation either: a turn that runs is observed.
+    """
     session = await _session(runtime, waiting)
     baseline = await runtime.handler.baseline(waiting.workspace)
     assistant = runtime.require_assistant()
     keep = runtime.options.keep_text
-    admission = await runtime.writer.submit(
-        start(
-            StartTurn(
-                turn=turn,
-                conversation=waiting.conversation,
-                workspace=waiting.workspace,
-                input=input_of(waiting.prompt),
-                native_session=session,
-                generation=assistant.generation,
-                shares_workspace=waiting.shares_workspace,
-                baseline=baseline,
-                text=keep(waiting.prompt.text) if keep is not None else None,
-            ),
-            supersedes=supersedes,
-        )
+    command = StartTurn(
+        turn=turn,
+        conversation=waiting.conversation,
+        workspace=waiting.workspace,
+        input=input_of(waiting.prompt),
+        native_session=session,
+        generation=assistant.generation,
+        shares_workspace=waiting.shares_workspace,
+        baseline=baseline,
+        text=keep(waiting.prompt.text) if keep is not None else None,
     )
-    runtime.waiting.pop(turn, None)
-    if supersedes is not None:
-        await runtime.on_ended(await runtime.writer.call(lambda: runtime.ledger.run(supersedes)))
-    if admission.new and not runtime.is_stopping:  # else the shutdown has marked it, or is about to
-        live = LiveTurn(admission.run, session, waiting.prompt.id)
-        runtime.add(live)
-        runtime.nursery.start_soon(_run, runtime, live, waiting.prompt, supersedes)
+    with runtime.begins(turn):
+        if supersedes is not None:
+            runtime.dispatcher.hold(supersedes)  # until its native work is over
+        try:
+            admission = await runtime.writer.submit(start(command, supersedes=supersedes))
+        except BaseException:
+            if supersedes is not None:
+                runtime.dispatcher.release(supersedes)
+            raise
+        runtime.waiting.pop(turn, None)
+        if admission.superseded is not None:
+            await runtime.on_ended(admission.superseded)
+        if admission.new and not runtime.is_stopping:  # else the shutdown has marked it, or is about to
+            live = LiveTurn(admission.run, session, waiting.prompt.id)
+            runtime.add(live)
+            runtime.nursery.start_soon(_run, runtime, live, waiting.prompt, supersedes)
     return Sent(run=admission.run, new=admission.new)
 
 
@@ -154,19 +173,21 @@ async def _try_waiting(runtime: Runtime, turn: str, waiting: WaitingPrompt) -> N
     async with lock:
         if runtime.waiting.get(turn) is not waiting or waiting.is_held or runtime.is_stopping:
             return
-        if await _is_first(runtime, turn, waiting) and not await _open_turn(runtime, waiting.conversation):
-            try:
+        try:
+            is_free = not await _open_turn(runtime, waiting.conversation)
+            if is_free and await _is_first(runtime, turn, waiting):
                 await begin(runtime, turn, waiting)
-            except StaleOwner:
-                raise
-            except (Refused, AssistantError, StoreUnavailable):
-                return  # not yet, or not any more
+        except StaleOwner:
+            raise
+        except (Refused, AssistantError, StoreUnavailable):
+            return  # not yet, or not any more
 
 
 async def _is_first(runtime: Runtime, turn: str, waiting: WaitingPrompt) -> bool:
-    """First come, first served within a conversation."""
+    """First come, first served within a conversation; what is held is passed over."""
     queued = await runtime.writer.call(lambda: runtime.ledger.queued_runs(conversation=waiting.conversation))
-    return not queued or queued[0].turn == turn
+    ready = [run.turn for run in queued if run.turn in runtime.waiting]
+    return next((each for each in ready if not runtime.waiting[each].is_held), turn) == turn
 
 
 async def _known(runtime: Runtime, turn: str) -> Run | None:
@@ -192,21 +213,23 @@ async def _sent_again(
     )
     live = runtime.live.get(known.turn)
     if live is not None and live.is_begun:
-        record = await runtime.require_assistant().record(live.session, live.input_id)
-        if record.kind == "absent" and not record.busy and not live.closed.is_set():
-            await _admit(runtime, live, prompt)
+        with suppress(AssistantError):  # nothing is proven: then it is not sent again
+            record = await runtime.require_assistant().record(live.session, live.input_id)
+            if record.kind == "absent" and not record.busy and not live.closed.is_set():
+                await _admit(runtime, live, prompt)
     return Sent(run=again.run, new=False)
 
 
 async def _beside(
     runtime: Runtime, earlier: Run, prompt: Prompt, when_busy: WhenBusy
 ) -> tuple[str | None, Sent | None]:
-    """A prompt while an earlier turn is open in the ledger (rule 4.3.8): (superseded turn, final answer)."""
+    """A prompt while an earlier turn is open in the ledger (rule 4.3.8): (superseded turn, final answer).
+
+    Neither: the earlier one has just ended, or it goes on.
+    """
     live = runtime.live.get(earlier.turn)
     if live is None:
-        if earlier.owner == runtime.ledger.owner:
-            return None, None  # marked, or about to be observed again: the new one waits
-        raise ConversationBusy(earlier.conversation, earlier.turn)
+        return None, None  # another host's, or nobody can say what becomes of it: the new one waits
     record = await runtime.require_assistant().record(live.session, live.input_id)
     if live.closed.is_set():
         return None, None
@@ -216,8 +239,6 @@ async def _beside(
             await runtime.end(live, command)
         return None, None
     if record.busy or record.kind == "busy" or not live.is_begun:
-        if when_busy == "refuse":
-            raise ConversationBusy(earlier.conversation, earlier.turn)
         if when_busy == "steer" and live.is_begun:
             run = await runtime.writer.apply(SteerTurn(turn=earlier.turn, input=input_of(prompt)))
             await runtime.require_assistant().steer(live.session, prompt)
@@ -274,6 +295,7 @@ async def _run(runtime: Runtime, live: LiveTurn, prompt: Prompt, supersedes: str
             await over.wait()
         if supersedes is not None:
             await ending.wait_until_over(runtime, live.session, input_id=prompt.id)
+            runtime.dispatcher.release(supersedes)
             await _wait_for_checkpoint(runtime, supersedes)
         if not live.closed.is_set() and not runtime.is_stopping:
             await _admit(runtime, live, prompt)
@@ -283,10 +305,11 @@ async def _wait_for_checkpoint(runtime: Runtime, turn: str) -> None:
     """The work of the superseded turn is saved before the new turn moves the tree."""
     while not runtime.is_stopping:
         settled = runtime.dispatcher.settled
-        run = await runtime.writer.call(lambda: runtime.ledger.run(turn))
-        if not run.owes_checkpoint:
+        run = await runtime.keep_trying(lambda: runtime.writer.call(lambda: runtime.ledger.run(turn)))
+        if run is None or not run.owes_checkpoint:
             return
-        await settled.wait()
+        with trio.move_on_after(runtime.options.poll_seconds):  # somebody else may settle it too
+            await settled.wait()
 
 
 async def _admit(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> None:
