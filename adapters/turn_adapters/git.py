@@ -81,7 +81,7 @@ class GitCheckpoints:
             await check_complete(inside, tree)
             message = commit_message(task, worktree)
             commit = await _write_commit(inside, tree, head, message, task.ended_at)
-            await store.release()
+            await store.release(worktree.top)
         return await _create_ref(git, ref, commit)
 
 

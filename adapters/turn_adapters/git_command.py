@@ -50,7 +50,6 @@ _SETTINGS = (
     "core.safecrlf=false",
     "core.logAllRefUpdates=false",
     "core.fsync=objects,derived-metadata,reference",
-    "core.fsyncMethod=batch",
     "commit.gpgSign=false",
     "gc.auto=0",
     "maintenance.auto=false",

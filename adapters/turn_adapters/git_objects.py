@@ -5,6 +5,9 @@ snapshot's objects, and the indexes that it needs, go into a directory of their 
 repository's objects, as those of a push do. If the snapshot is whole they are moved to where Git
 looks for them, by renaming; if it is not, or not wanted, they are removed. Should the host be killed
 in between, the directory's name makes `git gc` remove it like Git's own left files.
+
+What is moved is on the disk before. To wait for the disk once for each file would take minutes for a
+first snapshot of many files, so more than `LOOSE_MAX` objects become one pack, as a fetch does it.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ from turn_adapters.git_command import Git, GitError
 CLEANUP_SECONDS = 0.5
 """How long a snapshot waits for its files to be removed. What takes longer goes on in its thread."""
 
+LOOSE_MAX = 100
+"""How many objects are moved as files of their own."""
+
 _PREFIX = "tmp_turn-ledger-"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -31,8 +37,7 @@ _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 class Quarantine:
     """The private directory `directory`, for objects that are meant for `objects` of a repository.
 
-    If not `keep`, only names are wanted: the content of files is not stored, nothing is flushed to the
-    disk, and there is nothing to release.
+    If not `keep`, only names are wanted: the content of files is not stored, and nothing can be released.
     """
 
     def __init__(self, directory: str, objects: str, *, keep: bool) -> None:
@@ -57,13 +62,22 @@ class Quarantine:
         }
         if index is not None:
             variables["GIT_INDEX_FILE"] = index
-        settings = () if self.keep else ("core.fsync=none",)
-        return Git(at, git_dir=git_dir, variables=variables, settings=settings)
+        return Git(at, git_dir=git_dir, variables=variables, settings=("core.fsync=none",))
 
-    async def release(self) -> None:
-        """Move the objects into the repository. Cancelled in between, it has moved some of them."""
+    async def release(self, at: str) -> None:
+        """Move the objects into the repository of `at`. Cancelled in between, it has moved some of them."""
         assert self.keep
-        await trio.to_thread.run_sync(_move, self._inside, self._objects)
+        loose = await trio.to_thread.run_sync(_loose, self._inside)
+        part = ""
+        if len(loose) > LOOSE_MAX:
+            part = "pack"
+            packs = os.path.join(self._inside, part)
+            os.makedirs(packs, exist_ok=True)
+            # Without a search for deltas: that is for `git gc`, which has the time.
+            options = ("-q", "--window=0", os.path.join(packs, "pack"))
+            await self.git(at)("pack-objects", *options, stdin="".join(loose).encode())
+        source, target = os.path.join(self._inside, part), os.path.join(self._objects, part)
+        await trio.to_thread.run_sync(_move, source, target)
 
 
 @asynccontextmanager
@@ -94,6 +108,12 @@ def _explain(error: OSError) -> GitError:
     return GitError(f"a file cannot be read or written ({said})", kind="files")
 
 
+def _loose(objects: str) -> list[str]:
+    """List the objects in files of their own, a line each."""
+    folders = [name for name in os.listdir(objects) if len(name) == 2]
+    return [f"{folder}{name}\n" for folder in folders for name in os.listdir(os.path.join(objects, folder))]
+
+
 def _move(source: str, target: str) -> None:
     # An index makes its pack known, so it comes when the pack is there.
     for directory, folders, files in os.walk(source):
@@ -102,7 +122,16 @@ def _move(source: str, target: str) -> None:
             _make_folder(os.path.join(directory, name), os.path.join(place, name))
         for name in sorted(files, key=lambda name: name.endswith(".idx")):
             trio.from_thread.check_cancelled()
+            _flush(os.path.join(directory, name))
             os.replace(os.path.join(directory, name), os.path.join(place, name))
+
+
+def _flush(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _make_folder(source: str, target: str) -> None:

@@ -352,6 +352,7 @@ async def test_a_submodule_can_be_a_workspace(repository: Repository, tmp_path: 
 async def test_a_workspace_of_an_odd_name_works(tmp_path: Path, scratch: Path) -> None:
     odd = Repository.create(tmp_path / os.fsdecode(b"-odd: \xff\n'na\\me\"\n"))
     odd.write("folder/code.py")
+    odd.commit()
     assert odd.names(await save(odd)) == {"folder/code.py"}
     assert await GitCheckpoints().save(task_for(odd.path / "folder", id="cp_2"))
 

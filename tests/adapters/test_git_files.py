@@ -9,6 +9,7 @@ import pytest
 
 from git_repository import Repository, isolate, task_for
 from turn_adapters.git import GitCheckpoints
+from turn_adapters.git_objects import LOOSE_MAX
 
 PLAIN, PROGRAM, LINK, GITLINK = "100644", "100755", "120000", "160000"
 
@@ -137,6 +138,20 @@ async def test_a_large_file_that_git_packs_at_once_is_saved(repository: Reposito
     commit = await save(repository)
     assert repository.content(commit, "large.bin") == "x" * 5000
     assert "packs: 1" in repository.git("count-objects", "-v")
+
+
+async def test_many_new_files_become_one_pack_and_few_do_not(repository: Repository) -> None:
+    for number in range(LOOSE_MAX):
+        repository.write(f"many/{number}.py", f"{number}\n")
+    before = repository.git("count-objects")
+    commit = await save(repository)
+    assert repository.content(commit, f"many/{LOOSE_MAX - 1}.py") == str(LOOSE_MAX - 1)
+    assert repository.git("count-objects") == before
+    assert "packs: 1" in repository.git("count-objects", "-v")
+    repository.write("few.py", "few\n")
+    assert repository.content(await save(repository, "cp_2"), "few.py") == "few"
+    assert "packs: 1" in repository.git("count-objects", "-v")
+    repository.git("fsck", "--strict")
 
 
 async def test_clean_filters_of_the_configuration_make_the_blobs(repository: Repository) -> None:

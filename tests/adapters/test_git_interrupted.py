@@ -15,6 +15,7 @@ import trio
 from git_repository import Gate, Repository, isolate, put_git, python_environment, task_for
 from turn_adapters import git_command
 from turn_adapters.git import GitCheckpoints
+from turn_adapters.git_objects import LOOSE_MAX
 
 STEPS = [
     "rev-parse",
@@ -27,9 +28,10 @@ STEPS = [
     "write-tree",
     "rev-list",
     "commit-tree",
+    "pack-objects",
     "update-ref",
 ]
-LATE_STEPS = ["--add", "write-tree", "commit-tree", "update-ref"]
+LATE_STEPS = ["--add", "write-tree", "pack-objects", "update-ref"]
 
 
 @pytest.fixture
@@ -39,10 +41,12 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def repository(tmp_path: Path, scratch: Path) -> Repository:
-    """A repository without a commit and with one inside, so that a save takes every step there is."""
+    """Many files, no commit, and a repository inside, so that a save takes every step there is."""
     made = Repository.worked_in(tmp_path / "workspace")
     made.git("symbolic-ref", "HEAD", "refs/heads/unborn")
     made.write("code.py", "code\n")
+    for number in range(LOOSE_MAX):
+        made.write(f"many/{number}.py", f"{number}\n")
     Repository.create(made.path / "inner").write("more.py", "more\n")
     return made
 

@@ -19,6 +19,7 @@ import trio
 from git_repository import Repository, isolate, put_git, python_environment, task_for
 from turn_adapters.git import REFS, GitCheckpoints
 from turn_adapters.git_command import GitError
+from turn_adapters.git_objects import LOOSE_MAX
 
 NOBODY = 65534
 PAGE_BYTES = 4096
@@ -297,10 +298,10 @@ async def test_what_cannot_be_read_is_an_error_and_not_left_out(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
+    """A file system of 4 MiB."""
     place = tmp_path / "small"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("only root can mount a small file system here")
     try:
@@ -322,7 +323,7 @@ async def test_a_full_disk_leaves_nothing_behind_and_may_be_tried_again(
     small_disk: Path, scratch: Path
 ) -> None:
     repository = Repository.worked_in(small_disk / "workspace")
-    (repository.path / "large.bin").write_bytes(random.Random(1).randbytes(1 << 20))
+    (repository.path / "large.bin").write_bytes(random.Random(1).randbytes(5 << 19))
     before = repository.everything()
     error = await refused(repository.path)
     assert "the disk of" in str(error)
@@ -336,12 +337,15 @@ async def test_a_full_disk_leaves_nothing_behind_and_may_be_tried_again(
     assert await GitCheckpoints().save(task_for(repository.path))
 
 
+@pytest.mark.parametrize(("files", "steps"), [(0, range(20)), (LOOSE_MAX, range(0, 200, 10))])
 async def test_a_disk_that_gets_full_at_any_point_gives_an_error_or_a_whole_snapshot(
-    small_disk: Path, scratch: Path
+    small_disk: Path, scratch: Path, files: int, steps: range
 ) -> None:
     repository = Repository.worked_in(small_disk / "workspace")
+    for number in range(files):
+        repository.write(f"many/{number}.py", f"{number}\n")
     outcomes: set[tuple[str, bool]] = set()
-    for pages in range(20):
+    for pages in steps:
         repository.write("untracked/new.py", f"{pages}\n")
         free_pages(small_disk, pages)
         id = f"cp_{pages}"
