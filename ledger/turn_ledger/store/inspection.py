@@ -245,11 +245,8 @@ def _has_table(connection: sqlite3.Connection, name: str) -> bool:
 
 
 def _stored_event(row: tuple[Any, ...]) -> StoredEvent:
-    for value, kind in zip(row, _KINDS, strict=True):
-        if type(value) is not kind:
-            break
-    else:
-        return StoredEvent(EventRow(*row))
+    if tuple(map(type, row)) == _KINDS:
+        return StoredEvent(EventRow._make(row))
     cells = list(zip(EVENT_COLUMNS, row, _KINDS, strict=True))
     wrong = [f"{name} holds {type(value).__name__}" for name, value, kind in cells if type(value) is not kind]
     values: list[Any] = [value if type(value) is kind else kind() for _name, value, kind in cells]
