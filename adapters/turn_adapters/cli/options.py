@@ -34,7 +34,11 @@ class Settings:
         return self.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
     def reading(self) -> Ledger:
-        """The ledger, opened read-only. Raises the store's errors."""
+        """The ledger, or an exported file, opened read-only. Raises the store's errors."""
+        if _may_be_an_export(self.ledger_url):
+            from turn_adapters.opening import open_reader
+
+            return open_reader(self.ledger_url)
         from turn_ledger import Ledger
 
         return Ledger.open(self.ledger_url)
@@ -45,8 +49,10 @@ class Settings:
 
         Call only after `reading` has found the ledger: this would create a missing file.
         """
-        from turn_ledger import HostAlive, Ledger
+        from turn_ledger import CannotOpen, HostAlive, Ledger
 
+        if _may_be_an_export(self.ledger_url):
+            raise CannotOpen(f"{self.ledger_url} is an exported file, which is for reading; import it first")
         try:
             ledger = Ledger.open(self.ledger_url, host=f"cli-{os.getpid()}")
         except HostAlive:  # the same number in another container
@@ -99,6 +105,20 @@ def print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -
 
     click.echo(f"turn-ledger {version('turn-ledger')}")
     ctx.exit()
+
+
+def _may_be_an_export(url: str) -> bool:
+    """Whether it takes a closer look to tell what the URL names: it is no plain path of a database."""
+    from turn_ledger.errors import CannotOpen
+    from turn_ledger.urls import sqlite_path
+
+    if not url.startswith("sqlite:///"):
+        return True
+    try:
+        with sqlite_path(url).open("rb") as file:
+            return file.read(1) == b"{"
+    except (CannotOpen, OSError):  # whoever opens it says what is wrong
+        return False
 
 
 def _set_url(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
