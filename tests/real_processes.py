@@ -88,3 +88,61 @@ class Program:
             with suppress(BrokenPipeError):
                 pipe.close()
         self._process.wait()
+
+
+class Race:
+    """Many processes that do the same at the same moment: one Python, forked when all is imported.
+
+    `body` is source that defines `run(number)`; it may call `say(...)`, and `hold()`, which waits until
+    every runner has held or ended, so that a winner stays while the others lose.
+    """
+
+    def __init__(self, body: str, count: int, *arguments: object) -> None:
+        self.program = Program(_RACE.replace("# BODY", body), count, *arguments)
+
+    def finish(self) -> list[str]:
+        """What all of them said, in some order, once all have ended well."""
+        with self.program as program:
+            return program.finish()
+
+
+_RACE = """
+import email.parser, importlib.metadata, os, traceback, turn_ledger.store.sqlite
+count, sys.argv[1:] = int(sys.argv[1]), sys.argv[2:]
+ready, go, arrived, leave = os.pipe(), os.pipe(), os.pipe(), os.pipe()
+held = False
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+def hold():
+    global held
+    if not held:
+        held = True
+        os.write(arrived[1], b".")
+        os.read(leave[0], 1)
+# BODY
+children = []
+for number in range(count):
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.close(go[1]), os.close(leave[1])
+            os.write(ready[1], b".")
+            os.read(go[0], 1)  # nothing comes, but its end does: all at once
+            run(number)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            if not held:
+                os.write(arrived[1], b".")
+            os._exit(status)
+    children.append(child)
+for _ in children:
+    os.read(ready[0], 1)
+os.close(go[1])
+for _ in children:
+    os.read(arrived[0], 1)
+os.close(leave[1])
+sys.exit(any([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]))
+"""

@@ -384,6 +384,7 @@ class Ledger(Reader):
     def rebuild(self) -> None:
         """Make all rows of current state anew from the events. `CorruptLedger`: nothing was changed."""
         self._writing("rebuild")
+        self._one(lambda work: None)  # by a living owner only
         self._store.rebuild(lambda rows: rebuilt(rows, self._codec))
 
     # Inside
