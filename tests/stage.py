@@ -128,6 +128,17 @@ class CordLedger(Ledger):
         return self.cord.append(lambda: super(CordLedger, self).submit(units, busy_seconds=busy_seconds))
 
 
+class Unwilling(CordLedger):
+    """A ledger on a disk that may be full."""
+
+    is_full = False
+
+    def submit(self, units: Sequence[Any], *, busy_seconds: float | None = None) -> list[Any]:
+        if self.is_full:
+            raise StoreUnavailable("the disk is full")
+        return super().submit(units, busy_seconds=busy_seconds)
+
+
 class WatchedServer:
     """A server whose calls are noted, and which is out of reach once the cord is cut. Implements `Server`."""
 

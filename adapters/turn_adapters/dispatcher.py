@@ -3,19 +3,20 @@
 The request in the ledger is the outbox. After a crash the same id is offered again; a handler is
 idempotent by it. One attempt has a time limit, attempts back off, and after the last one the
 checkpoint is abandoned, visibly, and its workspace released. A checkpoint belongs to the owner that
-ended its turn as long as that owner is not over; after that any host makes it.
+ended its turn as long as that owner is not over; after that any host makes it, once it has seen to it
+that the native work which that owner may have left is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
 from turn_adapters.checkpoints import CheckpointHandler, CheckpointTask
 from turn_adapters.options import Options
 from turn_adapters.writer import Writer
-from turn_ledger import CheckpointError, LedgerError, Owner, Run, StaleOwner
+from turn_ledger import CheckpointError, LedgerError, Owner, Run, StaleOwner, StoreUnavailable
 from turn_ledger.commands import (
     AbandonCheckpoint,
     AttemptCheckpoint,
@@ -29,6 +30,7 @@ LOOK_SECONDS = 5.0
 """How often the ledger is asked for what other hosts left, without a hint."""
 
 ERROR_LENGTH_MAX = 2_000
+REFERENCE_LENGTH_MAX = 2_000
 
 
 class Dispatcher:
@@ -50,6 +52,7 @@ class Dispatcher:
         self._wake = trio.Event()
         self._settled = trio.Event()
         self._holds: set[str] = set()
+        self._seen_off: set[str] = set()
         self._slots = trio.CapacityLimiter(options.checkpoints_at_once_max)
 
     def wake(self) -> None:
@@ -70,36 +73,55 @@ class Dispatcher:
         """Set when the next checkpoint is recorded or abandoned. Take it first, then look, then wait."""
         return self._settled
 
-    async def run(self) -> None:
-        """Attempt what is owed, for ever. Cancelling it cancels the attempts and records nothing."""
+    async def run(self, see_off: Callable[[Run], Awaitable[None]]) -> None:
+        """Attempt what is owed, for ever. Cancelling it cancels the attempts and records nothing.
+
+        `see_off` waits for the end of the native work of a turn that an earlier owner ended.
+        """
         async with trio.open_nursery() as nursery:
             while True:
                 self._wake = trio.Event()
-                for run in await self._due():
-                    self._busy[run.turn] = run.workspace
-                    nursery.start_soon(self._attempt, run)
+                try:
+                    due = await self._due()
+                except StoreUnavailable:
+                    due = []  # away for the moment: looked at again
+                for run in due:
+                    if run.ended_by == self._owner or run.turn in self._seen_off:
+                        self._busy[run.turn] = run.workspace
+                        nursery.start_soon(self._attempt, run)
+                    else:
+                        self._seen_off.add(run.turn)
+                        self.hold(run.turn)
+                        nursery.start_soon(self._see_off, see_off, run.turn, run)
                 with trio.move_on_after(self._patience()):
                     await self._wake.wait()
 
+    async def _see_off(self, see_off: Callable[[Run], Awaitable[None]], turn: str, run: Run) -> None:
+        await see_off(run)
+        self.release(turn)
+
     async def _due(self) -> list[Run]:
+        """What may be attempted now: one at a time in a workspace."""
         ledger = self._writer.ledger
         runs = await self._writer.call(ledger.owing_runs)
         if not runs:
             return []
         hosts = await self._writer.call(ledger.hosts)
         now = trio.current_time()
-        due = []
+        due: dict[str, Run] = {}
         for run in runs:
-            taken = run.turn in self._busy or run.workspace in self._busy.values()
+            taken = run.turn in self._busy or run.workspace in (*self._busy.values(), *due)
             waits = run.turn in self._holds or self._not_before.get(run.turn, 0.0) > now
             if not taken and not waits and self._is_ours(run, hosts):
-                due.append(run)
-                self._busy[run.turn] = run.workspace
-        return due
+                due[run.workspace] = run
+        return list(due.values())
+
+    @property
+    def _owner(self) -> Owner:
+        return self._writer.ledger.owner
 
     def _is_ours(self, run: Run, hosts: dict[str, HostState]) -> bool:
-        owner: Owner = self._writer.ledger.owner
-        return run.ended_by == owner or is_over(run.ended_by, hosts)
+        return run.ended_by == self._owner or is_over(run.ended_by, hosts)
 
     def _patience(self) -> float:
         now = trio.current_time()
@@ -151,7 +173,7 @@ class Dispatcher:
     async def _call_handler(self, task: CheckpointTask) -> str | CheckpointError:
         with trio.move_on_after(self._options.attempt_seconds_max):
             try:
-                return await self._handler.save(task)
+                return _checked(await self._handler.save(task))
             except CheckpointError as error:
                 return error
             except Exception as error:  # a handler is the application's code: any failure is an answer
@@ -169,3 +191,13 @@ class Dispatcher:
             return
         wait = self._options.retry_first_seconds * 2 ** (attempts - 1)
         self._not_before[turn] = trio.current_time() + min(wait, self._options.retry_seconds_max)
+
+
+def _checked(reference: object) -> str | CheckpointError:
+    """The reference, if it is one."""
+    if isinstance(reference, str) and 0 < len(reference) <= REFERENCE_LENGTH_MAX:
+        return reference
+    return CheckpointError(
+        f"the checkpoint handler must return a text of 1 to {REFERENCE_LENGTH_MAX} characters, "
+        f"not {reference!r:.100}"
+    )

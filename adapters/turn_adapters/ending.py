@@ -36,6 +36,8 @@ async def stop(runtime: Runtime, turn: str) -> Run:
 
     Raises `StopNotConfirmed` when the server did not answer the abort, `UnknownTurn`, `NotOwner`.
     """
+    if turn in runtime.starting:
+        await runtime.starting[turn].wait()
     run = await runtime.writer.call(lambda: runtime.ledger.run(turn))
     if run.state == "queued":
         return await withdraw(runtime, turn)
@@ -98,6 +100,15 @@ def hold_queue(runtime: Runtime, conversation: str) -> None:
             waiting.is_held = True
 
 
+async def carry_out(runtime: Runtime, live: LiveTurn) -> None:
+    """A Stop of this turn is on record and was never carried out: abort, and end it by its reason."""
+    with suppress(AssistantError):  # sent again below
+        await runtime.require_assistant().abort(live.session)
+    await wait_until_over(runtime, live.session, live.input_id)
+    if not live.closed.is_set():
+        await runtime.end(live, stopped_end(live.run, Evidence(source=live.source)))
+
+
 async def end_by_abort(runtime: Runtime, live: LiveTurn, reason: Literal["lost", "runaway"]) -> None:
     """Record the intent, abort, wait until native work is over, and end the turn by that reason.
 
@@ -139,6 +150,28 @@ async def wait_until_over(runtime: Runtime, session: str, input_id: str) -> Nati
                 pass  # away or unwilling for the moment: its life ends, or it answers again
             await trio.sleep(LOOK_SECONDS)
     return None
+
+
+async def see_off(runtime: Runtime, run: Run) -> None:
+    """Wait for the native work of a turn that an earlier owner ended, and that it may have left moving.
+
+    On a server of our own nothing is left: that life is proven over. What was stopped is aborted again.
+    """
+    session, input_id = run.native_session, run.input_id
+    if not runtime.server.attached or session is None or input_id is None:
+        return
+    with trio.move_on_after(runtime.options.wind_down_seconds_max):
+        while True:
+            try:
+                assistant = runtime.require_assistant()
+                record = await assistant.record(session, input_id)
+                if not record.busy and record.kind != "busy":
+                    return
+                if run.stop_requested is not None:
+                    await assistant.abort(session)
+            except AssistantError:
+                pass  # asked again
+            await trio.sleep(runtime.options.abort_again_seconds)
 
 
 async def drop_requests(runtime: Runtime, session: str) -> None:

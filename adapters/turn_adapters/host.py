@@ -16,10 +16,11 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
-from turn_adapters import admission, lives, recovering
+from turn_adapters import admission, ending, lives, recovering
 from turn_adapters.assistant import Server
 from turn_adapters.checkpoints import CheckpointHandler
 from turn_adapters.ending import StopNotConfirmed
@@ -142,7 +143,8 @@ async def _start(runtime: Runtime, host: Host, handle_signals: bool) -> None:
             await runtime.nurseries.base.start(_shut_down_on_signal, host, runtime, starting)
         await lives.clear_orphans(runtime)
         first = await recovering.recovery_pass(runtime)
-        work.start_soon(runtime.dispatcher.run)  # what is owed needs no server, and a server takes its time
+        # What is owed needs no server, and a server takes its time.
+        work.start_soon(runtime.dispatcher.run, partial(ending.see_off, runtime))
         await work.start(lives.keep_server, runtime)
         second = await recovering.recovery_pass(runtime)
         host.recovered = _both(first, second)

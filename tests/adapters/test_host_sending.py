@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import msgspec
 import pytest
 import trio
 
-from stage import Clock, CordLedger, SimulatedStage, Stage
+from stage import Clock, SimulatedStage, Stage, Unwilling
 from turn_adapters.options import Options
 from turn_ledger import (
     AssistantError,
@@ -220,17 +217,6 @@ class TestBadMoments:
             turn = await stage.send(host, "answer")
             assert (await host.wait(turn)).state == "completed"
         assert stage.run(turn).baseline is None
-
-
-class Unwilling(CordLedger):
-    """A ledger on a disk that may be full."""
-
-    is_full = False
-
-    def submit(self, units: Sequence[Any], *, busy_seconds: float | None = None) -> list[Any]:
-        if self.is_full:
-            raise StoreUnavailable("the disk is full")
-        return super().submit(units, busy_seconds=busy_seconds)
 
 
 class TestMany:
