@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from turn_adapters.jsonlines import FORMAT, EventLine, Header, encoded, event_line
+from turn_adapters.jsonlines import FORMAT, Header, encoded, event_line
 from turn_adapters.redaction import Redactor
 from turn_ledger.codec import Codec
 from turn_ledger.errors import CorruptLedger, Refused
 from turn_ledger.events import Recorded, TurnStoppedByShutdown
-from turn_ledger.inspection import CONVERSATION, REDACTED, Inspection, StoredEvent, inspect
+from turn_ledger.inspection import CONVERSATION, REDACTED, Inspection, StoredEvent, inspect, legible
 from turn_ledger.reader import Reader
 from turn_ledger.store.port import EventRow
 from turn_ledger.streams import host_stream, turn_stream
@@ -77,9 +77,9 @@ def slice_lines(
     has_claims = REDACTED in marks
     codec = Codec()
     for stored in _rows(source, streams, until):
-        if stored.row.stream not in without:
+        if not without or legible(stored.row.stream) not in without:
             claim = source.claim(stored.row.position) if has_claims else None
-            yield encoded(_line(stored, codec, redactor, claim))
+            yield _line(stored, codec, redactor, claim)
 
 
 def streams_of_turns(source: Inspection, turns: Collection[str]) -> set[str]:
@@ -137,16 +137,16 @@ def _rows(source: Inspection, streams: Collection[str] | None, until: int) -> It
     return iter(sorted(rows, key=lambda stored: stored.row.position))
 
 
-def _line(stored: StoredEvent, codec: Codec, redactor: Redactor | None, claim: str | None) -> EventLine:
+def _line(stored: StoredEvent, codec: Codec, redactor: Redactor | None, claim: str | None) -> bytes:
     row = stored.row
     _decoded(stored, codec)
     try:
         line = event_line(row, digest=claim)
-    except ValueError as error:
+        if redactor is not None:
+            line = event_line(row, redactor.data(line.type, bytes(line.data)), claim)
+        return encoded(line)
+    except ValueError as error:  # also what is no UTF-8
         raise _damaged(row, str(error)) from error
-    if redactor is None:
-        return line
-    return event_line(row, redactor.data(line.type, bytes(line.data)), claim)
 
 
 def _decoded(stored: StoredEvent, codec: Codec) -> Recorded:
@@ -156,7 +156,7 @@ def _decoded(stored: StoredEvent, codec: Codec) -> Recorded:
 
 
 def _damaged(row: EventRow, reason: str) -> CorruptLedger:
-    return CorruptLedger(reason, stream=row.stream, position=row.position)
+    return CorruptLedger(reason, stream=legible(row.stream), position=row.position)
 
 
 def _hosts(recorded: Recorded) -> Iterator[str]:

@@ -57,6 +57,11 @@ class StoredState(NamedTuple):
     fault: str = ""
 
 
+def legible(text: str) -> str:
+    """Text that may come from a damaged row, so that it can be printed: what is no UTF-8 as `\\udcff`."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class Inspection(Protocol):
     """A ledger as it stands. `marks`: what is known of the ledger beside its events (see above)."""
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from turn_ledger.errors import LedgerError
-from turn_ledger.inspection import Inspection, inspect
+from turn_ledger.inspection import Inspection, inspect, legible
 from turn_ledger.reader import Reader
 
 FORMAT = 1
@@ -72,7 +72,7 @@ def heads_of(source: Reader | Inspection) -> Heads:
     heads: dict[str, Head] = {}
     for row, _fault in source.streams():
         digest = source.claim(row.position) or row.digest
-        heads[row.stream] = Head(row.version, digest)
+        heads[legible(row.stream)] = Head(row.version, legible(digest))
     return Heads(source.ledger_id, heads)
 
 

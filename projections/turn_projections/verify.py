@@ -24,12 +24,13 @@ from itertools import chain
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from turn_ledger.codec import REGISTRY, Codec, digest_of
 from turn_ledger.errors import CorruptLedger
 from turn_ledger.events import Recorded
 from turn_ledger.host import HostState, evolve_host
-from turn_ledger.inspection import REDACTED, Inspection, StoredEvent, StoredState, inspect
+from turn_ledger.inspection import REDACTED, Inspection, StoredEvent, StoredState, inspect, legible
 from turn_ledger.reader import Reader
 from turn_ledger.store.port import EventRow
 from turn_ledger.streams import HOST, TURN
@@ -86,7 +87,8 @@ def verify(
     left_out = 0
     for problem in walk.problems():
         if len(problems) < problems_max:
-            problems.append(problem)
+            stream = None if problem.stream is None else legible(problem.stream)
+            problems.append(replace(problem, stream=stream, detail=legible(problem.detail)))
         else:
             left_out += 1
     return Verification(not problems, walk.events, problems, left_out)

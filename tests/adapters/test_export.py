@@ -317,6 +317,18 @@ def test_a_text_that_this_program_would_not_write_is_not_exported(sound: Path, t
     assert caught.value.position == 5
 
 
+@pytest.mark.parametrize("column", ["stream", "digest"])
+def test_a_name_that_is_no_text_is_not_exported(sound: Path, tmp_path: Path, column: str) -> None:
+    path = copied(sound, tmp_path)
+    edit = f"{column}=CAST(CAST({column} AS BLOB) || x'ff' AS TEXT)"
+    change(path, f"UPDATE events SET {edit} WHERE stream='turn/t-completed' AND version=6")
+    with pytest.raises(CorruptLedger):
+        exported(path)
+    with inspect(url(path)) as ledger:
+        data = b"".join(export(ledger, without=damaged_streams(verify(ledger))))
+    imported(data, tmp_path / "again.db")
+
+
 def test_what_is_sound_in_a_damaged_ledger_can_be_saved(sound: Path, tmp_path: Path) -> None:
     path = copied(sound, tmp_path)
     change(path, "UPDATE events SET state='{}' WHERE stream='turn/t-completed' AND version=2")

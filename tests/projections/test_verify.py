@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from damage import PAGE_BYTES, change, copied, overwrite_page, page_count, rows, sound_ledger, url
@@ -101,6 +102,16 @@ def test_a_byte_that_is_no_text_is_found_and_the_rest_is_read(ledger: Path) -> N
     assert ("digest", at, TURN) in found
     assert ("undecodable", at, TURN) in found
     assert {stream for _, _, stream in found} == {TURN}
+
+
+@pytest.mark.parametrize("column", ["stream", "type", "digest"])
+def test_a_name_that_is_no_text_is_found_and_can_be_printed(ledger: Path, column: str) -> None:
+    at = position_of(ledger, TURN, 6)
+    edit = f"{column}=CAST(CAST({column} AS BLOB) || x'ff' AS TEXT)"
+    change(ledger, f"UPDATE events SET {edit} WHERE position=?", at)
+    found = verified(ledger).problems
+    assert at in [problem.position for problem in found]
+    assert b"udcff" in msgspec.json.encode(found) or column == "digest"
 
 
 def test_broken_json_is_undecodable(ledger: Path) -> None:

@@ -153,8 +153,10 @@ class SQLiteInspection:
     def claim(self, position: int) -> str | None:
         if not self._has_claims:
             return None
-        row = self._file.execute("SELECT digest FROM claims WHERE position=?", (position,)).fetchone()
-        return as_text(row[0]) if row else None
+        with suppress(sqlite3.Error, UnicodeError):  # damage is found by `examine`
+            row = self._file.execute("SELECT digest FROM claims WHERE position=?", (position,)).fetchone()
+            return as_text(row[0]) if row else None
+        return None
 
     def last_position(self) -> int:
         with translated(str(self.path)):
@@ -193,10 +195,15 @@ class SQLiteInspection:
 def _connect(path: Path, uri: str) -> sqlite3.Connection:
     try:
         return _opened(path, uri, "SELECT 1 FROM events LIMIT 0")
+    except UnicodeError:
+        pass  # not even its schema is text
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CORRUPT:
             raise
-    connection = _opened(path, uri, "PRAGMA writable_schema=ON")
+    try:
+        connection = _opened(path, uri, "PRAGMA writable_schema=ON")
+    except UnicodeError as error:
+        raise CorruptLedger(f"{path}: {error}") from error
     if not _has_table(connection, "events"):
         connection.close()
         raise CorruptLedger(f"{path}: nothing of it can be read, not even which tables it has")
@@ -239,7 +246,7 @@ def _meta(connection: sqlite3.Connection) -> tuple[str, dict[str, str]]:
 def _has_table(connection: sqlite3.Connection, name: str) -> bool:
     try:
         connection.execute(f"SELECT 1 FROM {name} LIMIT 0")
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeError):
         return False
     return True
 
