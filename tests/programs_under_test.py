@@ -40,6 +40,12 @@ class Program:
                 pass
             return await self.process.wait()
 
+    async def dismiss(self) -> None:
+        """Close its standard input, which ends a program that waits for that."""
+        assert self.process.stdin is not None
+        await self.process.stdin.aclose()
+        await self.ended()
+
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
@@ -56,7 +62,7 @@ async def program(name: str, **plan: Any) -> AsyncIterator[Program]:
     """A program of `tests/programs`, killed at the end if it still runs."""
     process = await trio.lowlevel.open_process(
         [sys.executable, str(PROGRAMS / f"{name}.py"), json.dumps(plan)],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     running = Program(process)
@@ -67,5 +73,6 @@ async def program(name: str, **plan: Any) -> AsyncIterator[Program]:
             if process.poll() is None:
                 process.kill()
             await process.wait()
-            if process.stdout is not None:
-                await process.stdout.aclose()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    await stream.aclose()

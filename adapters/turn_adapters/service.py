@@ -130,13 +130,17 @@ class Host:
         return await self._recover(conversation)
 
     async def read(self, conversation: str) -> Reading:
-        """The conversation's newest turn, settled first as by `open`."""
+        """The conversation's newest turn, settled first as by `open`.
+
+        Raises `CorruptLedger` if what the ledger holds of it is damaged.
+        """
         runtime = self._runtime
         await self._recover(conversation)
         runs = await runtime.writer.call(lambda: self.ledger.runs(conversation=conversation))
-        run = next((each for each in runs if each.is_root and each.state != "queued"), None)
-        if run is None:
+        newest = next((each.turn for each in runs if each.is_root and each.state != "queued"), None)
+        if newest is None:
             return Reading(turn=None, status="none", text="", error="", admitted=False)
+        run = await runtime.writer.call(lambda: self.ledger.run(newest))
         text, is_admitted = "", run.cause != "not_admitted"
         if runtime.assistant is not None and run.native_session and run.input_id:
             try:
