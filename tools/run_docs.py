@@ -72,6 +72,7 @@ class _Session:
         variables = {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TURN_LEDGER_URL": None}
         result = CliRunner().invoke(main, arguments, env=variables)
         self._code = result.exit_code
+        assert "a mistake of this program" not in result.stderr, result.stderr
         out = f"{json.dumps(json.loads(result.stdout), indent=4)}\n" if laid_out else result.stdout
         return _settled(out + result.stderr)
 

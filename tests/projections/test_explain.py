@@ -271,5 +271,18 @@ def test_a_recovery_that_found_no_mark_says_so(tmp_path: Path) -> None:
         host.close()
         recover(world.host("web-1"), unmarked="interrupt")
         explanation = explain(world.reader(), turn)
-    (end,) = [reason for reason in explanation.because if reason.rule == "4.5"]
-    assert "its owner over and no mark on it" in end.text
+    owner, end = explanation.because[1:3]
+    assert owner.text == (
+        "Host web-1 (epoch 1) died, and a later start of its name took its place. The turn was open then, "
+        "without a mark."
+    )
+    assert end.rule == "4.5"
+    assert "with nobody at work on it and no end on record" in end.text
+
+
+def test_a_request_that_comes_too_late_is_told_as_one(tmp_path: Path) -> None:
+    with World(tmp_path) as world:
+        turn = HISTORIES["completed"](world)
+        world.host("web-1").request_stop(turn, "user")
+        explanation = explain(world.reader(), turn)
+    assert explanation.because[-1].text.startswith("Later came a request to stop it (user). ")

@@ -12,6 +12,15 @@ from turn_ledger.turn import Run
 from turn_projections.hosts import LIVING, Owners, Standing
 from turn_projections.timeline import Timeline
 
+GONE: dict[Standing, str] = {
+    "stopped": "shut down in order",
+    "expired": "died and was recorded as gone",
+    "replaced": "died, and a later start of its name took its place",
+    "dead": "is dead: no process keeps it alive any more, though nobody has put that on record yet",
+    "unknown": "is not known to this ledger",
+}
+"""What became of an owner that is over, after its name."""
+
 
 class Reason(msgspec.Struct, frozen=True):
     """One sentence or two, the rule they rest on, and the event that decided.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from turn_ledger import events as e
 from turn_ledger.turn import END_STATE, Run
-from turn_projections.explain.case import Case, Reason, at_start, named
+from turn_projections.explain.case import GONE, Case, Reason, at_start, named
 from turn_projections.timeline import Step
 
 _SEEN = {
@@ -56,14 +56,14 @@ _CANCELLED = {
     "withdrawn": ("4.3.9", "It was withdrawn from the queue before it started. It never ran."),
     "operator": ("4.5", "An operator cancelled it by hand."),
 }
-_PAST = {
-    "TurnCompleted": "had completed",
-    "TurnFailed": "had failed",
-    "TurnInterrupted": "was interrupted",
-    "TurnCancelled": "was cancelled",
-    "TurnObserved": "was still at work",
-    "InputSteered": "got a further input",
-    "StopRequested": "should be stopped",
+_CAME = {
+    "TurnCompleted": "a report that the turn had completed",
+    "TurnFailed": "a report that the turn had failed",
+    "TurnInterrupted": "a report that the turn was interrupted",
+    "TurnCancelled": "a report that the turn was cancelled",
+    "TurnObserved": "a report that the turn was still at work",
+    "InputSteered": "a further input",
+    "StopRequested": "a request to stop it",
 }
 
 
@@ -73,6 +73,7 @@ def history(case: Case) -> list[Reason]:
     told: dict[str, list[int]] = {}
     for step in case.timeline.steps:
         tell = _TELL.get(type(step.recorded.event))
+        reasons += _left_behind(case, step)
         for reason in tell(case, step) if tell else ():
             if isinstance(step.recorded.event, e.LateFact):
                 told.setdefault(reason.text, []).append(reason.position)
@@ -80,6 +81,21 @@ def history(case: Case) -> list[Reason]:
                     continue
             reasons.append(reason)
     return [_counted(reason, told.get(reason.text, [])) for reason in reasons]
+
+
+def _left_behind(case: Case, step: Step) -> Iterator[Reason]:
+    """Before an end that a recovery found without a mark: what had become of the owner."""
+    before, evidence = step.before, getattr(step.recorded.event, "evidence", None)
+    if before is None or not before.is_open or before.state == "stopped" or not step.after.is_ended:
+        return
+    if evidence is None or evidence.source != "recovery":
+        return
+    at = case.owner_ended_at()
+    if at is not None and at < step.recorded.position:
+        text = (
+            f"{at_start(named(before.owner))} {GONE[case.standing]}. The turn was open then, without a mark."
+        )
+        yield Reason(at, "4.8", text)
 
 
 def _counted(reason: Reason, positions: list[int]) -> Reason:
@@ -147,7 +163,7 @@ def _failed(case: Case, step: Step) -> Iterator[Reason]:
     rule, text = _FAILED[event.cause]
     says_more = event.error and event.cause not in ("no_answer", "not_admitted", "runaway")
     message = f": “{event.error}”" if says_more else "."
-    yield _reason(step, rule, f"{text}{message}")
+    yield _reason(step, rule, f"{text}{_source(step)}{message}")
 
 
 def _interrupted(case: Case, step: Step) -> Iterator[Reason]:
@@ -158,9 +174,10 @@ def _interrupted(case: Case, step: Step) -> Iterator[Reason]:
     rule, text = _INTERRUPTED[event.cause]
     if event.cause == "observation_lost" and event.evidence.source == "recovery":
         rule = "4.5"
+        who = at_start(named(step.recorded.owner))
         text = (
-            f"{at_start(named(step.recorded.owner))} found it open, its owner over and no mark on it. Nobody "
-            "works on it any more, so recovery ended it as a lost observation."
+            f"{who} found it left open, with nobody at work on it and no end on record. So it ended as a lost "
+            "observation."
         )
     yield _reason(step, rule, text + _note(event.evidence))
 
@@ -186,7 +203,7 @@ def _late(case: Case, step: Step) -> Iterator[Reason]:
     before = step.before
     assert before is not None
     detail = ", ".join(filter(None, (event.cause, f"“{event.error}”" if event.error else "")))
-    came = f"Later came a report that the turn {_PAST.get(event.fact, event.fact)}"
+    came = f"Later came {_CAME.get(event.fact, event.fact)}"
     report = f"{came} ({detail})." if detail else f"{came}."
     rule, why = _why_late(before, event)
     last = " It is the last one that is kept." if event.last else ""

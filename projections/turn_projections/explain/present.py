@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from turn_ledger.turn import Run
-from turn_projections.explain.case import Advice, Case, Reason, at_start, named
+from turn_projections.explain.case import GONE, Advice, Case, Reason, at_start, named
 
 _PHASE = {
     "starting": "The prompt was handed to the assistant server; it has not begun to work.",
@@ -13,13 +13,6 @@ _PHASE = {
     "waiting": "The assistant waits for a person: it asked a question or for a permission.",
     "retrying": "The model's provider fails or limits, and the assistant server tries again by itself.",
     "compacting": "The assistant server is shortening the conversation's history.",
-}
-_GONE = {
-    "stopped": "shut down in order",
-    "expired": "died and was recorded as gone",
-    "replaced": "is over: a later start of its name took its place",
-    "dead": "is dead: no process keeps it alive any more, though nobody has put that on record yet",
-    "unknown": "is not known to this ledger",
 }
 
 
@@ -102,7 +95,7 @@ def _living_advice(case: Case) -> Advice:
 def _orphaned(case: Case) -> Iterator[Reason]:
     run, owner = case.run, at_start(named(case.owner))
     at = case.owner_ended_at() or run.position
-    yield Reason(at, "4.8", f"{owner} {_GONE[case.standing]}. Nobody owns the turn now.")
+    yield Reason(at, "4.8", f"{owner} {GONE[case.standing]}. Nobody owns the turn now.")
     if run.state != "stopped":
         yield _no_mark(case)
     server = case.owners.server_of(run)
@@ -167,7 +160,7 @@ def _queued(case: Case) -> Iterator[Reason]:
     if not case.owner_lives:
         at = case.owner_ended_at() or run.position
         text = (
-            f"{at_start(named(case.owner))} {_GONE[case.standing]}. The text of the prompt is gone with it, "
+            f"{at_start(named(case.owner))} {GONE[case.standing]}. The text of the prompt is gone with it, "
             "for the ledger keeps only its digest. So the prompt is held."
         )
         yield Reason(at, "4.3.9", text)
