@@ -68,10 +68,11 @@ SIMULATED_PROMPTS: dict[What, str] = {
 
 
 class Noted(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that a host made: when, to which server, and the ledger's last position at that moment."""
+    """A call that a host made: which epoch of it, when, and the ledger's last position at that moment."""
 
     name: str
     host: str
+    epoch: int
     at: float
     position: int
     session: str | None = None
@@ -146,6 +147,7 @@ class WatchedServer:
         self.attached = server.attached
         self._server = server
         self._stage = stage
+        self.epoch = 0
         self._host = host
         self._cord = cord
 
@@ -184,6 +186,7 @@ class WatchedServer:
         noted = Noted(
             name=name,
             host=self._host,
+            epoch=self.epoch,
             at=trio.current_time(),
             position=self._stage.position(),
             session=session,
@@ -305,16 +308,18 @@ class Stage(ABC):
     ) -> AsyncIterator[Host]:
         """A host of this name, from its start to the end of its shutdown."""
         cord = cord or Cord()
+        watched = WatchedServer(server or self.server(attached=attached), self, name, cord)
 
         def open_ledger() -> Ledger:
             opened = ledger.open(self.url, host=name, takeover=takeover)
             opened.cord = cord
+            watched.epoch = opened.owner.epoch
             return opened
 
         async with open_host(
             self.url,
             name,
-            WatchedServer(server or self.server(attached=attached), self, name, cord),
+            watched,
             checkpoints or self.checkpoints,
             options=self._options(options or Options(), cord),
             wait_seconds=wait_seconds,
@@ -437,9 +442,9 @@ class Stage(ABC):
         """The checkpoint ids that the turn's events ask for."""
         return [each.event.id for each in self.events(turn) if isinstance(each.event, CheckpointRequested)]
 
-    def called(self, *names: str, host: str | None = None) -> list[Noted]:
+    def called(self, *names: str, epoch: int | None = None) -> list[Noted]:
         """The calls of these names, in order."""
-        return [each for each in self.calls if each.name in names and host in (None, each.host)]
+        return [each for each in self.calls if each.name in names and epoch in (None, each.epoch)]
 
     def aborts(self, turn: str) -> list[Noted]:
         """The abort calls for the turn's native session."""
