@@ -8,6 +8,7 @@ from histories import HISTORIES, World
 from turn_ledger import UnknownTurn
 from turn_ledger.events import ServerStarted
 from turn_ledger.turn import checkpoint_id
+from turn_projections.by_hand import recover_by_hand
 from turn_projections.explain import Explanation, explain, explanation_json
 from turn_projections.rules import RULES
 
@@ -256,6 +257,14 @@ def test_a_turn_that_finished_after_its_mark_says_where_the_answer_is(tmp_path: 
     assert explained("late_after_mark", tmp_path).advice.text == (
         "The assistant finished it after all: look for its answer on the assistant server first."
     )
+
+
+def test_a_recovery_by_hand_is_told_as_that(tmp_path: Path) -> None:
+    with World(tmp_path) as world:
+        turn = HISTORIES["marked"](world)
+        recover_by_hand(world.host("cli-17"))
+        explanation = explain(world.reader(), turn)
+    assert explanation.because[2].text.startswith("A recovery by hand (cli-17) found the mark ")
 
 
 def test_the_owner_reads_as_its_own_epoch_ended_whatever_came_later(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ from turn_ledger.turn import END_STATE, Run
 from turn_projections.explain.case import GONE, Case, Reason, at_start, named
 from turn_projections.timeline import Step
 
+BY_HAND = "cli-"
+"""How the names of the hosts begin that the command line is when it decides."""
+
 _SEEN = {
     "stream": "seen in the event stream",
     "reconnect": "read from the server's record after the event stream had been broken",
@@ -176,8 +179,8 @@ def _interrupted(case: Case, step: Step) -> Iterator[Reason]:
         rule = "4.5"
         who = at_start(named(step.recorded.owner))
         text = (
-            f"{who} found it left open, with nobody at work on it and no end on record. So it ended as a lost "
-            "observation."
+            f"{who} found it left open, with nobody at work on it and no end on record. So it ended as a "
+            "lost observation."
         )
     yield _reason(step, rule, text + _note(event.evidence))
 
@@ -191,11 +194,13 @@ def _cancelled(case: Case, step: Step) -> Iterator[Reason]:
 def _recovered(step: Step) -> str:
     by = step.recorded.owner
     mark_of = step.before.owner if step.before else None
-    who = "the next start of that host" if mark_of and by.host == mark_of.host else "another host"
-    return (
-        f"{at_start(named(by))}, {who}, found the mark and ended the turn: interrupted by the shutdown. It "
-        "is nobody's failure."
-    )
+    if by.host.startswith(BY_HAND):
+        who = f"A recovery by hand ({by.host})"
+    elif mark_of and by.host == mark_of.host:
+        who = f"{at_start(named(by))}, the next start of that host,"
+    else:
+        who = f"{at_start(named(by))}, another host,"
+    return f"{who} found the mark and ended the turn: interrupted by the shutdown. It is nobody's failure."
 
 
 def _late(case: Case, step: Step) -> Iterator[Reason]:
