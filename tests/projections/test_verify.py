@@ -14,7 +14,8 @@ from turn_ledger import CorruptLedger, Ledger, StoreError
 from turn_ledger.codec import digest_of
 from turn_ledger.inspection import inspect
 from turn_projections.heads import BadHeads, heads_lines, heads_of, parse_heads
-from turn_projections.verify import Problem, Verification, verify
+from turn_projections.stream_check import Problem
+from turn_projections.verify import Verification, verify
 
 TURN = "turn/t-completed"
 HOST = "host/completed-1"

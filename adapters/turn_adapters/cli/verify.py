@@ -12,7 +12,8 @@ from turn_adapters.cli.output import print_json
 from turn_adapters.cli.table import Cell, Column, print_table
 from turn_adapters.opening import open_inspection
 from turn_projections.heads import BadHeads, Heads, parse_heads
-from turn_projections.verify import Problem, Verification, verify
+from turn_projections.stream_check import Problem
+from turn_projections.verify import Verification, verify
 
 
 @click.command(epilog=example("turn-ledger verify", "turn-ledger verify --json"))
