@@ -31,6 +31,9 @@ WORK = frozenset(
 
 INTENTS = frozenset(("user.stop", "user.close"))
 ORDERLY = frozenset(("host.sigterm", "host.exit"))
+FOR_EVER = 1_000
+"""More facts than a scenario has after one of them."""
+
 _ENDS_DRAIN = frozenset(("host.exit", "host.kill", "host.start"))
 
 
@@ -173,7 +176,10 @@ class Foresight:
     # Hosts.
 
     def drain(self, index: int) -> int | None:
-        """How many facts long the shutdown that begins here waits for its turns; None: not at all."""
+        """For how many facts the shutdown that begins here waits for its turns; None: not at all.
+
+        One that no fact ends waits for as long as there are facts, and longer.
+        """
         host = self._facts[index].at
         if any(fact.word == "host.drain" and fact.at == host for fact in self._before_shutdown(index)):
             return self._length(index)
@@ -194,12 +200,10 @@ class Foresight:
 
     def _length(self, index: int) -> int:
         host = self._facts[index].at
-        count = 0
-        for _, fact in self.after(index):
+        for count, (_, fact) in enumerate(self.after(index)):
             if fact.at == host and fact.word in _ENDS_DRAIN:
-                break
-            count += 1
-        return count
+                return count
+        return FOR_EVER
 
     def is_killed_next(self, index: int, turn: str) -> bool:
         """Whether the host is killed or exits before its checkpoint handler does anything more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from turn_adapters.rehearsal import turning
+from turn_adapters.rehearsal import working
 from turn_adapters.rehearsal.process import HostProcess
 from turn_adapters.rehearsal.scenario import Fact
 from turn_adapters.rehearsal.stage import AGAIN_SECONDS, Stage
@@ -33,12 +33,13 @@ async def play(stage: Stage, fact: Fact) -> None:
     process = stage.living(fact.at)
     match fact.word:
         case "host.start":
-            turning.foretell(stage)
+            working.foretell(stage)
             await start(stage, fact.at)
         case "server.exit":
             _server_exits(stage)
         case "server.start":
             _server_starts(stage)
+            await _reconnected(stage)
         case "owner.false":
             _looks_alive(stage)
         case _ if process is None:
@@ -76,7 +77,7 @@ async def start(stage: Stage, name: str) -> None:
             stage.checkpoints,
             is_attached=stage.shares_server,
             is_takeover=stage.living(name) is not None,
-            on_server=lambda: turning.work_again(stage),
+            on_server=lambda: working.work_again(stage),
         )
         stage.processes.append(process)
         stage.nursery.start_soon(process.run)
@@ -105,20 +106,28 @@ def _server_exits(stage: Stage) -> None:
         stage.world.starts = "wait"
     stage.world.exit_server()
     if stage.world.starts == "work":
-        turning.foretell(stage)
+        working.foretell(stage)
 
 
 def _server_starts(stage: Stage) -> None:
     world = stage.world
-    turning.foretell(stage)
+    working.foretell(stage)
     is_up = world.starts == "work" and world.living_process is not None
     if is_up and any(turn.is_at_work for turn in stage.turns.values()):
         world.exit_server()  # a new one, in the place of one that nobody saw go
-        turning.foretell(stage)
+        working.foretell(stage)
     world.allow_starts()
     if stage.shares_server and world.living_process is None:
         world.start_process()
-        turning.work_again(stage)
+        working.work_again(stage)
+
+
+async def _reconnected(stage: Stage) -> None:
+    """Wait until every host that is up has found the new server."""
+    await stage.wait_while(
+        lambda: any(process.misses_server for process in stage.processes if process.is_living),
+        seconds_max=START_SECONDS,
+    )
 
 
 def _looks_alive(stage: Stage) -> None:

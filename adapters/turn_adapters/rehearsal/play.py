@@ -12,8 +12,10 @@ import trio
 import trio.testing
 
 from turn_adapters.rehearsal import hosting, turning
+from turn_adapters.rehearsal.process import HostProcess
+from turn_adapters.rehearsal.promises import broken_history
 from turn_adapters.rehearsal.scenario import Fact, Scenario
-from turn_adapters.rehearsal.stage import STEP_SECONDS, Stage
+from turn_adapters.rehearsal.stage import RECONNECT_SECONDS, STEP_SECONDS, Stage
 from turn_adapters.simulated import open_world
 from turn_ledger import CorruptLedger, Ledger, Recorded, StoreError, UnknownTurn
 from turn_ledger.events import CheckpointRequested
@@ -67,6 +69,8 @@ async def _play(scenario: Scenario, directory: Path) -> Rehearsed:
         stage.store.begin()
         remembers = any(fact.word == "log.reset" for fact in scenario.facts)
         scenes = [await _scene(stage, None)]
+        if remembers:
+            stage.store.remember()
         for index, fact in enumerate(scenario.facts):
             stage.index = index
             scenes.append(await _scene(stage, fact))
@@ -76,7 +80,7 @@ async def _play(scenario: Scenario, directory: Path) -> Rehearsed:
         await trio.sleep(SETTLE_SECONDS)
         scenes.append(Scene("", tuple(_news(stage))))
         stage.close_reader()
-        state, checkpoints = _held(stage)
+        state, checkpoints, broken = _held(stage)
         for process in stage.processes:
             if process.is_living:
                 await process.kill()
@@ -88,7 +92,7 @@ async def _play(scenario: Scenario, directory: Path) -> Rehearsed:
         checkpoints=checkpoints,
         scenes=tuple(scenes),
         differences=tuple(_differences(scenario, state, checkpoints)),
-        problems=tuple(stage.store.problems),
+        problems=(*stage.store.problems, *stage.promises.broken, *broken),
     )
 
 
@@ -110,6 +114,7 @@ async def _act(stage: Stage, fact: Fact) -> None:
             stage.world.drop_stream()
         case "stream":
             stage.world.resume_stream()
+            await trio.sleep(RECONNECT_SECONDS)
         case "store" | "view":
             _harm(stage, fact)
         case _:
@@ -127,12 +132,21 @@ def _harm(stage: Stage, fact: Fact) -> None:
 
 def _harm_once(stage: Stage, fact: Fact) -> None:
     store = stage.store
-    living = next((each for each in stage.processes if each.is_living and each.ledger is not None), None)
+    living = next(
+        (each for each in reversed(stage.processes) if each.is_living and each.ledger is not None), None
+    )
     if living is None:
         stage.close_reader()
+    if fact.word == "log.refused":
+        store.refuse(fact.times)
+        return
+    with store.let_in():
+        _harm_now(stage, fact, living)
+
+
+def _harm_now(stage: Stage, fact: Fact, living: HostProcess | None) -> None:
+    store = stage.store
     match fact.word:
-        case "log.refused":
-            store.refuse(fact.times)
         case "log.torn":
             store.tear(in_use=living is not None)
         case "log.dup":
@@ -169,15 +183,16 @@ def _news(stage: Stage) -> Iterator[Recorded]:
         return
 
 
-def _held(stage: Stage) -> tuple[dict[str, str], dict[str, int]]:
-    """What the ledger holds of each turn: its state, and how many checkpoints it asked for."""
+def _held(stage: Stage) -> tuple[dict[str, str], dict[str, int], list[str]]:
+    """What the ledger holds of each turn, how many checkpoints it asked for, and what contradicts itself."""
     turns = stage.scenario.turns
     try:
         with closing(Ledger.open(stage.store.url)) as ledger:
             state = {turn: _state(ledger, turn) for turn in turns}
-            return state, {turn: _requests(ledger, turn) for turn in turns}
+            checkpoints = {turn: _requests(ledger, turn) for turn in turns}
+            return state, checkpoints, list(broken_history(ledger, stage.scenario))
     except StoreError:
-        return dict.fromkeys(turns, "unknown"), dict.fromkeys(turns, 0)
+        return dict.fromkeys(turns, "unknown"), dict.fromkeys(turns, 0), []
 
 
 def _state(ledger: Ledger, turn: str) -> str:

@@ -65,7 +65,7 @@ class HostProcess:
         self._checkpoints = checkpoints
         self._server = _Server(self, world, attached=is_attached, name=name)
         self._is_takeover = is_takeover
-        self._is_hung = False
+        self.is_hung = False
         self._may_go_on = trio.Event()
         self._may_exit = trio.Event()
         self._leaves = trio.Event()
@@ -81,6 +81,12 @@ class HostProcess:
     @property
     def is_stopping(self) -> bool:
         return self._shutdown is not None
+
+    @property
+    def misses_server(self) -> bool:
+        """Whether it is up, could act, and its server is away."""
+        is_up = self.up.is_set() and not self.is_hung and not self.is_stopping
+        return is_up and (self.assistant is None or not self.assistant.process.is_alive)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -143,11 +149,11 @@ class HostProcess:
 
     def hang(self) -> None:
         """It makes no progress, until somebody finds that it does."""
-        self._is_hung = True
+        self.is_hung = True
 
     def go_on(self) -> None:
         """It does not hang any more."""
-        self._is_hung = False
+        self.is_hung = False
         self._may_go_on.set()
         self._may_go_on = trio.Event()
 
@@ -197,7 +203,7 @@ class HostProcess:
 
     async def reach(self) -> None:
         """Before anything outside is reached: waits while the process hangs."""
-        while self._is_hung:
+        while self.is_hung:
             await self._may_go_on.wait()
         self.check()
 
@@ -208,7 +214,7 @@ class HostProcess:
 
     async def _elsewhere(self, call: Callable[[], T], *, abandon: bool = False) -> T:
         await trio.lowlevel.checkpoint()
-        while self._is_hung:
+        while self.is_hung:
             await self._may_go_on.wait()
         return call()
 

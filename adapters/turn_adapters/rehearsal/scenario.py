@@ -27,6 +27,8 @@ TURNS_MAX = 50
 HOSTS_MAX = 10
 TIMES_MAX = 100_000
 ID_LENGTH_MAX = 200
+ATTEMPTS_MAX = 20
+REPEATED_MAX = 3
 
 Subject: TypeAlias = Literal[
     "host",
@@ -109,6 +111,9 @@ OF_TURNS: frozenset[Subject] = frozenset(
 RESULTS: tuple[str, ...] = (*STATES, "unknown")
 """The states that a turn may be expected in: those of a run, `none` (no such turn) and `unknown`."""
 
+_COUNTED = frozenset(("turn.streaming", "event.missing", "event.dup", "log.refused", "log.gap"))
+_ATTEMPTS = frozenset(("user.stop", "abort.fail", "ckpt.ok", "ckpt.fail", "ckpt.noack"))
+
 _FACT = re.compile(
     r"(?P<word>[a-z]+\.[a-z]+)(?::T(?P<turn>[1-9]\d*))?(?:@H(?P<host>[1-9]\d*))?(?:\*(?P<times>[1-9]\d*))?"
 )
@@ -145,6 +150,13 @@ class Fact(msgspec.Struct, frozen=True):
     def at(self) -> str:
         """The host that it is at."""
         return self.host or "H1"
+
+    @property
+    def repeats(self) -> int:
+        """How often it is played: what is counted, as often as it says; a mere repetition a few times."""
+        if self.word in _COUNTED:
+            return self.times
+        return min(self.times, ATTEMPTS_MAX if self.word in _ATTEMPTS else REPEATED_MAX)
 
     def __str__(self) -> str:
         return (

@@ -18,6 +18,7 @@ from turn_adapters.host import Host
 from turn_adapters.rehearsal.foresight import Foresight
 from turn_adapters.rehearsal.handler import RehearsedCheckpoints
 from turn_adapters.rehearsal.process import Gone, HostProcess
+from turn_adapters.rehearsal.promises import Promises
 from turn_adapters.rehearsal.scenario import Fact, Scenario
 from turn_adapters.rehearsal.stores import RehearsedStore
 from turn_adapters.simulated import Puppet, SimulatedWorld
@@ -36,6 +37,12 @@ from turn_ledger import (
 
 STEP_SECONDS = 1.1
 """Between two facts: longer than progress is held back, shorter than anything is given up."""
+
+RECONNECT_SECONDS = 6.0
+"""After a connection is there again: longer than a host waits before it tries to connect."""
+
+LOST_SECONDS = 8.0
+"""After a record that says neither busy nor ended: longer than a host takes to be sure of it."""
 
 PATIENCE_SECONDS = 10.0
 """How long the next fact waits for what a fact has asked for."""
@@ -56,6 +63,8 @@ class Turn:
         self.deferred: list[Fact] = []
         """Facts that wait until the work on it begins."""
         self.children: list[Turn] = []
+        self.is_awaited = False
+        """Somebody waits for the work on it to begin."""
         self.works_again = False
         """The next server is at work on it when it is asked."""
         self.aborts_to_fail = 0
@@ -99,12 +108,14 @@ class Stage:
         self.index = -1
         """The fact that is played now."""
         self.read_up_to = 0
+        self.promises = Promises(self.reader)
+        world.on_call = self.promises.on_call
         self._reader: Ledger | None = None
         for fact in scenario.facts:
             if fact.word == "ckpt.issue" and fact.about:
-                self.checkpoints.hand_outs_to_come[fact.about] += fact.times
+                self.checkpoints.hand_outs_to_come[fact.about] += fact.repeats
             elif fact.subject == "checkpoint" and fact.about:
-                self.checkpoints.answers_to_come[fact.about] += fact.times
+                self.checkpoints.answers_to_come[fact.about] += fact.repeats
 
     # Turns.
 
@@ -185,6 +196,14 @@ class Stage:
             (each for each in reversed(self.processes) if each.is_living and name in (None, each.name)), None
         )
 
+    def is_watched(self, turn: Turn) -> bool:
+        """Whether its owner is up, can act, and reaches a server that is up."""
+        run = self.run(turn.name)
+        process = self.living(run.owner.host) if run is not None and run.owner is not None else None
+        if process is None or process.is_hung or process.misses_server:
+            return False
+        return not self.world.wire.reads_fail
+
     def host_of(self, turn: Turn, fact: Fact) -> HostProcess | None:
         """Who is asked about a turn: the host that the fact names, the turn's owner, H1, or any other."""
         if fact.host is not None:
@@ -197,6 +216,13 @@ class Stage:
         """A host came or went."""
         self.hosts_changed.set()
         self.hosts_changed = trio.Event()
+
+    async def wait_while(self, holds: Callable[[], bool], *, seconds_max: float) -> None:
+        """Wait while something holds, at most so long."""
+        for _ in range(round(seconds_max / AGAIN_SECONDS)):
+            if not holds():
+                return
+            await trio.sleep(AGAIN_SECONDS)
 
     # Users.
 
