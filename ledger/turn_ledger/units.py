@@ -19,10 +19,14 @@ Unit: TypeAlias = Callable[[Work], T]
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """The answer to `start` and `queue`: the run, and whether this call made it."""
+    """The answer to `start` and `queue`: the run, and whether this call made it.
+
+    `superseded`: the earlier turn that ended in the same append.
+    """
 
     run: Run
     new: bool
+    superseded: Run | None = None
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -53,12 +57,13 @@ def start(command: StartTurn, *, supersedes: str | None = None) -> Unit[Admissio
 
     def unit(work: Work) -> Admission:
         before = work.run(command.turn)
+        superseded: Run | None = None
         if supersedes is not None and (before is None or before.state == "queued"):
             earlier = work.run(supersedes)
             if earlier is not None and earlier.is_open:
-                work.apply(InterruptTurn(turn=supersedes, cause="superseded"))
+                superseded = work.apply(InterruptTurn(turn=supersedes, cause="superseded"))
         run = work.apply(command)
-        return Admission(run, before is None or run.version != before.version)
+        return Admission(run, before is None or run.version != before.version, superseded)
 
     return unit
 
