@@ -495,3 +495,27 @@ def test_a_flipped_byte_anywhere_is_found_or_changes_nothing_that_is_told(
 
 def content(path: Path) -> list[list[object]]:
     return [rows(path, f"SELECT * FROM {table}") for table in ("events", "runs", "hosts")]
+
+
+@pytest.mark.parametrize("name", [b"digest", b"position INTEGER"])
+def test_a_schema_with_a_name_that_is_no_text_is_found_and_the_events_are_read(
+    sound: Path, tmp_path: Path, name: bytes
+) -> None:
+    path = copied(sound, tmp_path)
+    data = path.read_bytes()
+    at = data.index(name, data.index(b"CREATE TABLE events"))
+    path.write_bytes(data[:at] + b"\xc8" + data[at + 1 :])
+    found = verified(path)
+    assert not found.ok
+    assert found.events == rows(sound, "SELECT COUNT(*) FROM events")[0][0]
+
+
+def test_a_schema_that_sqlite_refuses_is_a_problem_though_every_row_is_right(
+    sound: Path, tmp_path: Path
+) -> None:
+    path = copied(sound, tmp_path)
+    data = path.read_bytes()
+    at = data.index(b"CREATE TABLE sqlite_sequence")
+    path.write_bytes(data[:at] + b"CREATE TABLE sqlite_\xffequence" + data[at + 28 :])
+    found = verified(path)
+    assert not found.ok

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -56,7 +56,7 @@ class SQLiteInspection:
         self._quiet_at = _look(path) if is_quiet(path) else None
         with translated(str(path)):
             uri = live_uri(path) if self._quiet_at is None else quiet_uri(path)
-            self._file = _connect(path, uri)
+            self._file, self._refusal = _connect(path, uri)
             self._table = "events"
             try:
                 self.ledger_id, marks = _meta(self._file)
@@ -83,7 +83,7 @@ class SQLiteInspection:
         if self._faults is None:
             with translated(str(self.path)):
                 self._file.execute("BEGIN")  # from here on one state of the ledger
-                found = list(complaints(self._file))
+                found = list(complaints(self._file, self._refusal))
                 if found:
                     # SQLite does little more in a transaction that has met damage.
                     self._file.execute("ROLLBACK")
@@ -95,7 +95,7 @@ class SQLiteInspection:
     def log(self, *, after: int = 0, until: int | None = None) -> Iterator[StoredEvent]:
         last = self.last_position() if until is None else until
         while True:
-            with translated(str(self.path)):
+            with self._reading():
                 page = self._page(after, last)
             yield from map(_stored_event, page)
             if len(page) < PAGE_EVENTS:
@@ -105,7 +105,7 @@ class SQLiteInspection:
     def streams(self) -> Iterator[StoredEvent]:
         statement = f"SELECT * FROM {self._table} ORDER BY stream, version, position"
         given = 0
-        with translated(str(self.path)):
+        with self._reading():
             # Rows come as text while they are text, which is fast; with escapes from the first that is not.
             with closing(self._file.cursor()) as cursor:
                 try:
@@ -121,7 +121,7 @@ class SQLiteInspection:
                 yield _stored_event(row)
 
     def stream(self, stream: str) -> list[StoredEvent]:
-        with translated(str(self.path)):
+        with self._reading():
             rows = self._file.execute(
                 f"SELECT * FROM {self._table} WHERE stream=CAST(? AS TEXT) ORDER BY version, position",
                 (as_bytes(stream),),
@@ -159,21 +159,29 @@ class SQLiteInspection:
         return None
 
     def last_position(self) -> int:
-        with translated(str(self.path)):
+        with self._reading():
             (found,) = self._file.execute(f"SELECT COALESCE(MAX(position), 0) FROM {self._table}").fetchone()
             return int(found)
 
     def turns(self, conversation: str) -> list[str]:
-        with translated(str(self.path)):
+        with self._reading():
             rows = self._file.execute(
                 "SELECT turn FROM runs WHERE conversation=? ORDER BY started", (conversation,)
             )
             return [as_text(turn) for (turn,) in rows]
 
     def parents(self) -> dict[str, str]:
-        with translated(str(self.path)):
+        with self._reading():
             rows = self._file.execute("SELECT turn, parent FROM runs WHERE parent IS NOT NULL")
             return {as_text(turn): as_text(parent) for turn, parent in rows}
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            with translated(str(self.path)):
+                yield
+        except UnicodeError as error:  # the name of a column, or SQLite's own words about it
+            raise CorruptLedger(f"{self.path}: {error}") from error
 
     def _page(self, after: int, last: int) -> list[Any]:
         statement = f"SELECT * FROM {self._table} WHERE position>? AND position<=? ORDER BY position LIMIT ?"
@@ -192,14 +200,16 @@ class SQLiteInspection:
         return found.fetchone() is not None
 
 
-def _connect(path: Path, uri: str) -> sqlite3.Connection:
+def _connect(path: Path, uri: str) -> tuple[sqlite3.Connection, str]:
+    """A connection, and why SQLite refuses the file as a whole ("": it does not)."""
     try:
-        return _opened(path, uri, "SELECT 1 FROM events LIMIT 0")
-    except UnicodeError:
-        pass  # not even its schema is text
+        return _opened(path, uri, "SELECT 1 FROM events LIMIT 0"), ""
+    except UnicodeError as error:
+        refusal = str(error)  # not even its schema is text
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CORRUPT:
             raise
+        refusal = str(error)
     try:
         connection = _opened(path, uri, "PRAGMA writable_schema=ON")
     except UnicodeError as error:
@@ -207,7 +217,7 @@ def _connect(path: Path, uri: str) -> sqlite3.Connection:
     if not _has_table(connection, "events"):
         connection.close()
         raise CorruptLedger(f"{path}: nothing of it can be read, not even which tables it has")
-    return connection
+    return connection, refusal
 
 
 def _opened(path: Path, uri: str, first: str) -> sqlite3.Connection:

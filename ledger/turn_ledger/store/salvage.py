@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from turn_ledger.inspection import Fault
+from turn_ledger.store.schema import EVENT_COLUMNS
 
 FAULTS_MAX = 1_000
 CHUNK_POSITIONS = 256
@@ -22,9 +23,14 @@ EVENT_BYTES_MIN = 100
 _ROW_MISSING = re.compile(r"row (\d+) missing from index (\S+)")
 
 
-def complaints(connection: sqlite3.Connection) -> Iterator[Fault]:
-    """What SQLite's own check finds wrong with the file."""
+def complaints(connection: sqlite3.Connection, refusal: str) -> Iterator[Fault]:
+    """What SQLite's own check finds wrong with the file; first why it refuses the file as a whole ("")."""
+    if refusal:
+        yield Fault(detail=f"SQLite refuses the file as a whole: {refusal}")
     try:
+        found = connection.execute("SELECT * FROM events LIMIT 0").description
+        if tuple(column[0] for column in found) != EVENT_COLUMNS:
+            yield Fault(detail="the table of events has other columns")
         for (text,) in connection.execute("PRAGMA integrity_check"):
             for line in as_text(text).splitlines():
                 if line != "ok" and not line.startswith("***"):
@@ -57,7 +63,7 @@ def _copy(file: sqlite3.Connection, piece: range, unreadable: list[range]) -> No
     try:
         # What a failed statement has copied already is met again, and ignored, by a smaller piece.
         file.execute(
-            "INSERT OR IGNORE INTO salvaged SELECT * FROM events WHERE position BETWEEN ? AND ?",
+            "INSERT OR IGNORE INTO salvaged SELECT * FROM events WHERE rowid BETWEEN ? AND ?",
             (piece.start, piece.stop - 1),
         )
     except (sqlite3.Error, UnicodeError):
@@ -77,7 +83,7 @@ def _last_position(file: sqlite3.Connection, path: Path) -> int:
     found: list[int] = []
     for statement in (
         "SELECT seq FROM sqlite_sequence WHERE name='events'",
-        "SELECT MAX(position) FROM events",
+        "SELECT MAX(rowid) FROM events",
     ):
         with suppress(sqlite3.Error, UnicodeError):
             found += [last for (last,) in file.execute(statement) if isinstance(last, int)]
