@@ -57,6 +57,13 @@ class Program:
         return bool(chunk)
 
 
+def run_to_end(name: str, **plan: Any) -> list[dict[str, Any]]:
+    """Run a program of `tests/programs` while everything else stands still; what it said."""
+    arguments = [sys.executable, str(PROGRAMS / f"{name}.py"), json.dumps(plan)]
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, timeout=SECONDS_MAX, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 @asynccontextmanager
 async def program(name: str, **plan: Any) -> AsyncIterator[Program]:
     """A program of `tests/programs`, killed at the end if it still runs."""

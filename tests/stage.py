@@ -311,7 +311,8 @@ class Stage(ABC):
         watched = WatchedServer(server or self.server(attached=attached), self, name, cord)
 
         def open_ledger() -> Ledger:
-            opened = ledger.open(self.url, host=name, takeover=takeover)
+            # NORMAL: what a process wrote outlives the process, which is all that can die here.
+            opened = ledger.open(self.url, host=name, takeover=takeover, synchronous="NORMAL")
             opened.cord = cord
             watched.epoch = opened.owner.epoch
             return opened
@@ -338,16 +339,26 @@ class Stage(ABC):
             cord.cut()
 
     async def killed_at(
-        self, append: int, flow: Callable[[Host], Awaitable[object]], *, before: bool = False, **more: Any
+        self,
+        append: int,
+        flow: Callable[[Host], Awaitable[object]],
+        *,
+        before: bool = False,
+        from_start: bool = False,
+        **more: Any,
     ) -> bool:
         """Run a flow on a host that is killed by its n-th append after the start, the shutdown's included.
 
-        `before`: that append is lost too. False when the host made fewer appends and lived to its end.
+        `before`: that append is lost too. `from_start`: those of its start count. False when the host made
+        fewer appends and lived to its end.
         """
         cord = Cord()
         with trio.CancelScope() as scope, suppress(StoreUnavailable, AssistantError):
+            if from_start:
+                cord.cut_at(append, scope.cancel, before=before)
             async with self.host(cord=cord, **more) as host:
-                cord.cut_at(cord.appends + append, scope.cancel, before=before)
+                if not from_start:
+                    cord.cut_at(cord.appends + append, scope.cancel, before=before)
                 await flow(host)
         return cord.is_cut
 
