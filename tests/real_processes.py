@@ -15,7 +15,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 _PRELUDE = "import sys\ndef say(*words):\n    print(*words, flush=True)\n"
 
@@ -23,16 +23,17 @@ _PRELUDE = "import sys\ndef say(*words):\n    print(*words, flush=True)\n"
 class Program:
     """One process, from its start to its reaping."""
 
-    def __init__(self, source: str, *arguments: object, **options: Any) -> None:
+    def __init__(self, source: str, *arguments: object, unshare: bool = False) -> None:
+        """`unshare`: with file systems of its own, which are gone with it (needs the rights to mount)."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _PRELUDE + source, *map(str, arguments)],
+            [*(["unshare", "-m"] if unshare else []), sys.executable, "-c", _PRELUDE + source]
+            + [str(argument) for argument in arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
-            **options,
         )
         self.pid = self._process.pid
 

@@ -7,12 +7,12 @@ interrupted in the middle leaves a known outcome too: the ledger itself is asked
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from turn_ledger.errors import LedgerError, StoreUnavailable
+from turn_ledger.mutex import Mutex
 from turn_ledger.store.port import Store, Writer
 from turn_ledger.work import Work
 
@@ -48,7 +48,7 @@ class Committer:
         self._store = store
         self._make_work = make_work
         self._waiting: deque[_Batch] = deque()
-        self._lock = threading.Lock()
+        self._mutex = Mutex()
         self.commits = 0
 
     def run(self, units: Sequence[Unit], *, busy_seconds: float | None = None) -> list[Any]:
@@ -56,26 +56,30 @@ class Committer:
 
         Raises `StoreError` if the transaction could not be made durable; then nothing was recorded.
         """
+        if not units:
+            return []
+        if self._mutex.is_mine:
+            raise RuntimeError("a unit of work appends by the work that it was given, not by the ledger")
         batch = _Batch(units)
         self._waiting.append(batch)
         try:
-            is_leading = self._lock.acquire(timeout=-1 if busy_seconds is None else busy_seconds)
-        except BaseException:
-            self._withdraw(batch)
+            is_leading = self._mutex.acquire(busy_seconds)
+        except BaseException as error:
+            _note(error, "not recorded" if self._withdraw(batch) else "perhaps recorded: read it back")
             raise
         if not is_leading:
             if self._withdraw(batch):
                 raise StoreUnavailable(
                     f"another thread has been writing for {busy_seconds} s; nothing was recorded, try again"
                 )
-            self._lock.acquire()  # a leader has taken it along: the outcome is on its way
+            self._mutex.acquire()  # a leader has taken it along: the outcome is on its way
         try:
             while batch.round is None:
                 self._commit(self._next_round(batch), busy_seconds)
             if not batch.round.is_settled:  # its leader was interrupted before it could tell
                 self._settle(batch.round, _interrupted())
         finally:
-            self._lock.release()
+            self._mutex.release()
         if batch.round.error is not None:
             raise batch.round.error
         return batch.outcomes
@@ -109,11 +113,13 @@ class Committer:
         except LedgerError as error:
             self._settle(this, error)
         except BaseException as error:
+            if not isinstance(error, Exception):
+                # The transaction's own end may have been interrupted before it began: the next beginning
+                # clears away what was left.
+                with self._store.write():
+                    pass
             self._settle(this, _interrupted())
-            error.add_note(
-                "turn-ledger: what was being appended was "
-                + ("not recorded" if this.error else "recorded, and is durable")
-            )
+            _note(error, "not recorded" if this.error else "recorded, and is durable")
             raise
         else:
             this.is_settled = True
@@ -141,6 +147,10 @@ class Committer:
                 pass
         this.error = None if is_durable else error
         this.is_settled = True
+
+
+def _note(error: BaseException, what: str) -> None:
+    error.add_note(f"turn-ledger: what was being appended was {what}")
 
 
 def _interrupted() -> StoreUnavailable:

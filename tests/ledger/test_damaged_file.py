@@ -15,9 +15,6 @@ from turn_projections import recover
 HURT, WELL = "hurt", "well"
 
 
-HURT, WELL = "hurt", "well"
-
-
 @pytest.fixture
 def history(url: str, path: Path) -> Path:
     """A ledger that nobody has open, with two marked turns."""

@@ -12,7 +12,6 @@ the recorders, `Tracking`). What is overridden here, and why (measured, see `doc
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -31,6 +30,7 @@ from eventsourcing.sqlite import (
 from turn_ledger.codec import Codec, digest_of
 from turn_ledger.errors import StoreUnavailable
 from turn_ledger.events import Recorded
+from turn_ledger.mutex import Mutex
 
 POSITION = "position"
 
@@ -89,14 +89,15 @@ class LedgerDatastore(SQLiteDatastore):
             db_name=db_name, synchronous=synchronous, busy_seconds=busy_seconds, pool_timeout=busy_seconds
         )
         self._writer: sqlite3.Connection | None = None
-        self._writer_lock = threading.Lock()
+        self._writer_mutex = Mutex()
         self._writer_patience = busy_seconds
         self._disturbances = 0
 
     def begin(self, busy_seconds: float | None = None) -> sqlite3.Cursor:
         """Begin the writing transaction. Waits no longer than this for other threads and processes."""
         seconds = self.busy_seconds if busy_seconds is None else busy_seconds
-        if not self._writer_lock.acquire(timeout=seconds):
+        # If this thread has it already, it was interrupted before it could end its last transaction.
+        if not self._writer_mutex.is_mine and not self._writer_mutex.acquire(seconds):
             raise StoreUnavailable(
                 f"another thread has been writing for {seconds} s; nothing was recorded, try again"
             )
@@ -107,12 +108,12 @@ class LedgerDatastore(SQLiteDatastore):
             if seconds != self._writer_patience:
                 writer.execute(f"PRAGMA busy_timeout={int(seconds * 1000)}")
                 self._writer_patience = seconds
-            if writer.in_transaction:  # a thread was interrupted on its way out
+            if writer.in_transaction:
                 writer.rollback()
                 self._disturbances += 1
             return writer.execute("BEGIN IMMEDIATE")
         except BaseException:
-            self._writer_lock.release()
+            self._writer_mutex.release()
             raise
 
     def end(self, cursor: sqlite3.Cursor, *, commit: bool) -> None:
@@ -126,7 +127,7 @@ class LedgerDatastore(SQLiteDatastore):
                 if cursor.connection.in_transaction:
                     cursor.connection.rollback()
             finally:
-                self._writer_lock.release()
+                self._writer_mutex.release()
 
     def written_by_others(self, cursor: sqlite3.Cursor) -> object:
         """A value that changes when another connection has written, or the library by way of this one."""
@@ -152,10 +153,13 @@ class LedgerDatastore(SQLiteDatastore):
             self.end(cursor, commit=is_done)
 
     def close(self) -> None:
-        with self._writer_lock:
+        self._writer_mutex.acquire()
+        try:
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
+        finally:
+            self._writer_mutex.release()
         super().close()
 
 

@@ -139,8 +139,12 @@ def create(path: Path, new_id: Callable[[], str], busy_seconds: float) -> None:
         try:
             guard.execute("BEGIN EXCLUSIVE")
             if _is_empty(path):
-                _make(path.with_name(f"{path.name}.new"), new_id)
-                os.rename(path.with_name(f"{path.name}.new"), path)
+                beside = path.with_name(f"{path.name}.new")
+                try:
+                    _make(beside, new_id)
+                    os.rename(beside, path)
+                finally:
+                    _clear(beside)
                 _sync_directory(path.parent)
         finally:
             guard.close()
@@ -154,13 +158,11 @@ def _is_empty(path: Path) -> bool:
 
 
 def _make(path: Path, new_id: Callable[[], str]) -> None:
-    for left in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
-        left.unlink(missing_ok=True)  # of one who died here
+    _clear(path)  # what one who died here has left
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(uri_of(path, writable=True), uri=True, isolation_level=None)
     try:
         cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute("BEGIN IMMEDIATE")
         run_script(cursor, EVENTS.format(name="events") + STATES.format(prefix="") + INDEXES + OTHERS)
@@ -168,8 +170,15 @@ def _make(path: Path, new_id: Callable[[], str]) -> None:
         cursor.execute(f"PRAGMA application_id={APPLICATION_ID}")
         cursor.execute(f"PRAGMA user_version={FORMAT}")
         cursor.execute("COMMIT")
+        # Last: what is in the log would not move with the file.
+        cursor.execute("PRAGMA journal_mode=WAL")
     finally:
         connection.close()
+
+
+def _clear(path: Path) -> None:
+    for name in (path.name, f"{path.name}-journal", f"{path.name}-wal", f"{path.name}-shm"):
+        path.with_name(name).unlink(missing_ok=True)
 
 
 def _sync_directory(path: Path) -> None:

@@ -129,12 +129,12 @@ class _Writing:
             self._cursor = store.datastore.begin(self._busy_seconds)
             try:
                 store.memory.look(store.datastore.written_by_others(self._cursor))
+                return WritingRows(self._cursor, store.memory)
             except BaseException:
                 store.datastore.end(self._cursor, commit=False)
                 raise
         except FAULTS as error:
             raise translate(error, store.where) from error
-        return WritingRows(self._cursor, store.memory)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
