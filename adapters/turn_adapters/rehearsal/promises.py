@@ -40,7 +40,7 @@ class Promises:
         if call.name != "abort":
             if not any(run.input_id == call.input_id for run in runs):
                 self.broken.append(f"{call.server} sent an input before its turn was recorded")
-        elif call.session not in self.unasked and not any(self._has_reason(run) for run in runs):
+        elif runs and call.session not in self.unasked and not any(map(self._has_reason, runs)):
             self.broken.append(f"{call.server} aborted {call.session} before its reason was recorded")
 
     def _has_reason(self, run: Run) -> bool:

@@ -109,6 +109,7 @@ class Stage:
         """The fact that is played now."""
         self.read_up_to = 0
         self.promises = Promises(self.reader)
+        world.puppets_begin_quietly = True
         world.on_call = self.promises.on_call
         self._reader: Ledger | None = None
         for fact in scenario.facts:

@@ -87,8 +87,8 @@ class Puppet:
     def done(self, text: str = "Done.") -> None:
         """The row finishes with an answer."""
         work = self.work
-        if work is not None and work.row is not None:
-            work.row.streamed += text
+        if work is not None and (row := self._row(work)) is not None:
+            row.streamed += text
             work.finish()
             return
         row = self._rewritten()
@@ -99,7 +99,7 @@ class Puppet:
     def empty(self) -> None:
         """The row finishes without an answer."""
         work = self.work
-        if work is not None and work.row is not None:
+        if work is not None and self._row(work) is not None:
             work.unsay()
             work.finish()
             return
@@ -204,9 +204,14 @@ class Puppet:
             if self._running() is not None:
                 raise RuntimeError(f"nothing can be at work on {self.input_id!r}: its session is, on another")
             work = self._world.begin_work(process, self.session, self.input_id, is_puppet=True)
+        self._row(work)
+        return work
+
+    def _row(self, work: Work) -> Row | None:
+        """The row of a running work, begun now if it had begun quietly; None: it cannot be written."""
         if work.row is None:
             work.begin_row()
-        return work
+        return work.row
 
     def _rewritten(self) -> Row:
         """The newest row of the turn without its end; a row of its own when there is none."""

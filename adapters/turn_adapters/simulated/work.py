@@ -27,7 +27,10 @@ TASK_CANCELLED = "Task cancelled"
 
 
 class Work:
-    """The server at work in one session, for `input_id` and whatever joins it."""
+    """The server at work in one session, for `input_id` and whatever joins it.
+
+    `is_quiet`: it has begun and nothing of it can be seen yet, neither a row nor a frame.
+    """
 
     def __init__(
         self,
@@ -36,21 +39,24 @@ class Work:
         input_id: str,
         *,
         names: itertools.count[int],
+        is_quiet: bool = False,
     ) -> None:
         self.process = process
         self.session = session
         self.input_id = input_id
         self.row: Row | None = None
-        self.phase: Phase = "working"
+        self.phase: Phase = "starting" if is_quiet else "working"
         self.retry_message = ""
         self.children: list[Work] = []
         self.over = trio.Event()
         self.player: trio.CancelScope | None = None
         self._names = names
+        self._is_quiet = is_quiet
         self._tool: trio.CancelScope | None = None
         process.works[session.id] = self
         process.unfinished.add(self)
-        self._emit("phase", phase="working")
+        if not is_quiet:
+            self._emit("phase", phase="working")
 
     @property
     def is_running(self) -> bool:
@@ -168,6 +174,7 @@ class Work:
         """The first half of an abort or a failure: the status is idle, the row has no end yet."""
         if not self.is_running:
             return
+        self._write_quiet_row()
         del self.process.works[self.session.id]
         self._emit("error", error=error)
         self._emit("idle")
@@ -210,6 +217,7 @@ class Work:
 
     def died(self) -> None:
         """The process is gone. Text that was only streamed is lost."""
+        self._write_quiet_row()
         if self.row is not None:
             self.row.streamed = ""
         self.over.set()
@@ -222,6 +230,12 @@ class Work:
         self._emit("child", child=child.session.id, message=self.row.id if self.row else None)
 
     # Helpers.
+
+    def _write_quiet_row(self) -> None:
+        """What had begun quietly has a row when it ends: the server was at work on it."""
+        if self._is_quiet and self.row is None and not self.session.is_deleted:
+            self.row = Row(id=f"msg_row{next(self._names):09}", parent=self.input_id)
+            self.session.messages.append(self.row)
 
     def _fails_to_write(self) -> bool:
         if not self.session.is_deleted:

@@ -94,6 +94,8 @@ class SimulatedWorld:
         self.latency_seconds_max = 0.0
         self.start_seconds = 0.0
         self.cold_seconds = 0.0
+        self.puppets_begin_quietly = False
+        """Whether nothing can be seen of a puppet's work before its first string is pulled."""
         self.data_directory = "simulated"
         self.calls: list[Call] = []
         self.on_call: Callable[[Call], None] | None = None
@@ -282,12 +284,15 @@ class SimulatedWorld:
     def begin_work(
         self, process: Process, session: NativeSession, input_id: str, *, is_puppet: bool = False
     ) -> Work:
-        """The loop begins. A puppet has a row at once, an actor when its script says so."""
-        work = Work(process, session, input_id, names=self._names)
-        if is_puppet or self.script_of(session, input_id) is None:
-            work.begin_row()
-        else:
+        """The loop begins. A puppet has a row at once, or, if puppets begin quietly, when its first string
+        is pulled; an actor when its script says so."""
+        script = None if is_puppet else self.script_of(session, input_id)
+        is_quiet = self.puppets_begin_quietly and not is_puppet and script is None
+        work = Work(process, session, input_id, names=self._names, is_quiet=is_quiet)
+        if script is not None:
             work.player = process.spawn(lambda: play(self, work))
+        elif not is_quiet:
+            work.begin_row()
         self.begun(input_id).set()
         return work
 
