@@ -101,7 +101,8 @@ async def _running(
     of_block: BaseException | None = None
     try:
         async with trio.open_nursery() as body:
-            base, work = await body.start(_shielded), await body.start(_shielded)
+            with trio.CancelScope(shield=True):  # a nursery that begins while cancelled never ends
+                base, work = await body.start(_shielded), await body.start(_shielded)
             runtime = Runtime(ledger, server, checkpoints, options, Nurseries(body, base, work), elsewhere)
             base.start_soon(runtime.writer.run)
             host = Host(runtime)
@@ -200,7 +201,8 @@ def _plain(errors: list[BaseException], of_block: BaseException | None) -> BaseE
     leaves = list({id(leaf): leaf for error in errors for leaf in _leaves(error)}.values())
     # A nursery that was cancelled takes groups apart: the block's is known by what was in it.
     of_block_ids = {id(leaf) for leaf in _leaves(of_block)} if of_block is not None else set()
-    leaves = [leaf for leaf in leaves if not isinstance(leaf, trio.Cancelled)] or leaves[:1]
+    for consequence in (trio.Cancelled, NotAccepting):
+        leaves = [leaf for leaf in leaves if not isinstance(leaf, consequence)] or leaves[:1]
     behind = [leaf for leaf in leaves if id(leaf) not in of_block_ids]
     if of_block is not None and len(behind) < len(leaves):
         for error in behind:
