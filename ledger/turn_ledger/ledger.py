@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -446,6 +447,7 @@ def _stamped(clock: Callable[[], datetime]) -> Callable[[], str]:
     return stamp
 
 
+@cache
 def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version  # slow to import, and readers need it not
 

@@ -228,7 +228,7 @@ class Work:
         if command.shares_workspace:
             return
         for holder in self.writer.workspace_holders(command.workspace):
-            if holder.turn in self._runs or holder.turn == command.turn:
+            if holder.turn == command.turn or not self._still_open(holder.turn):
                 continue  # superseded in this very append: its checkpoint comes before the prompt
             held_by = "run" if holder.is_open else "checkpoint"
             raise WorkspaceBusy(command.workspace, holder.turn, held_by)

@@ -13,7 +13,16 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from turn_ledger import Change, IllegalTransition, Ledger, LedgerError, NotOwner, Run, VersionConflict
+from turn_ledger import (
+    Change,
+    IllegalTransition,
+    Ledger,
+    LedgerError,
+    NotOwner,
+    Run,
+    StaleOwner,
+    VersionConflict,
+)
 from turn_ledger.commands import Command, InterruptTurn, StopByShutdown
 from turn_ledger.events import Evidence, Owner
 from turn_ledger.host import HostState, is_over
@@ -156,6 +165,8 @@ def _settle_outcome(result: Recovery, step: Step, outcome: Run | LedgerError) ->
     if isinstance(outcome, VersionConflict | NotOwner | IllegalTransition):
         result.conflicts += 1
         return True
+    if isinstance(outcome, StaleOwner):
+        raise outcome
     if isinstance(outcome, LedgerError):
         result.left[turn] = str(outcome)
         return False
