@@ -1,5 +1,30 @@
-"""Fixtures of more than one test file."""
+"""Fixtures of more than one test file, and how hard properties are tried.
+
+`quick`, in the suite: always the same examples. `torture`, as long as one asks: `make torture SECONDS=600`,
+or `pytest tests/properties --hypothesis-profile=torture --hypothesis-seed=4711`.
+"""
+
+from hypothesis import HealthCheck, settings
 
 from opencode_server import shared_opencode
 
 __all__ = ["shared_opencode"]
+
+SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile(
+    "quick",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    report_multiple_bugs=False,
+    suppress_health_check=SLOW_IS_FINE,
+)
+settings.register_profile(
+    "torture",
+    max_examples=1_000,
+    stateful_step_count=80,
+    deadline=None,
+    report_multiple_bugs=False,
+    suppress_health_check=SLOW_IS_FINE,
+)
+settings.load_profile("quick")

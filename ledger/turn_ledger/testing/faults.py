@@ -117,12 +117,10 @@ class FaultyStore:
         """Let that call take so long."""
         self.meanwhile(call, lambda: threading.Event().wait(seconds), at=at)
 
-    def forget_faults(self) -> bool:
-        """Let all go well from here; whether something was still planned."""
-        was_planned = bool(self._planned or self._meanwhile)
+    def forget_faults(self) -> None:
+        """Let all go well from here."""
         self._planned.clear()
         self._meanwhile.clear()
-        return was_planned
 
     # The port
 
