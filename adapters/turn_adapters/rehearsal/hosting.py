@@ -49,7 +49,6 @@ async def play(stage: Stage, fact: Fact) -> None:
         case "host.sigterm":
             process.begin_shutdown(stage.foresight.drain(stage.index))
         case "host.exit":
-            process.begin_shutdown(stage.foresight.drain(stage.index))
             await process.finish_shutdown()
             stage.change_hosts()
         case "host.kill":

@@ -79,8 +79,11 @@ async def _refused(stage: Stage, fact: Fact) -> None:
     """The host refuses it, because its chat is busy, or the server does, before anything was recorded."""
     turn = stage.turn(fact.about or "")
     process = stage.host_of(turn, fact)
-    if turn.is_sent or process is None:
-        return  # the server never ran it; that was foretold
+    if turn.is_sent:
+        turn.puppet.lose_begins(0)  # the server never ran it: that was foretold
+        return
+    if process is None:
+        return
     others = [each for each in stage.turns.values() if each.is_sent and stage.is_open(each)]
     place = others[-1] if others else None
     process.refuses_prompt = place is None

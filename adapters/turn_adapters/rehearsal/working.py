@@ -18,7 +18,7 @@ from turn_adapters.simulated import Puppet
 async def play(stage: Stage, fact: Fact) -> None:
     """Play a fact of a turn, or keep it until the work on the turn begins."""
     _deliver(stage, fact)
-    if fact.word in ("native.open", "native.gone"):
+    if fact.word == "native.gone":
         await _lost(stage, fact)
 
 
@@ -67,7 +67,10 @@ def _deliver(stage: Stage, fact: Fact) -> None:
 
 
 async def _lost(stage: Stage, fact: Fact) -> None:
-    """Nobody works on the turn: give a host that watches it the time to be sure."""
+    """Nothing can come of the turn any more: give a host that watches it the time to be sure.
+
+    A row without an end may still get one, so what comes next comes before the host is sure of it.
+    """
     turn = stage.turn(fact.about or "")
     await stage.wait_while(
         lambda: not turn.deferred and stage.is_open(turn) and stage.is_watched(turn),

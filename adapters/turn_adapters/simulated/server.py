@@ -21,6 +21,9 @@ CALL_SECONDS_MAX = 10.0
 OPEN_READS_MAX = 4
 OPEN_READ_SECONDS = 0.1
 
+ATTACHED_URL = "simulated://somebody-elses"
+"""Where the server is that a host attaches to, whichever process answers there."""
+
 NO_LIFE = "no life of this server was ever begun"
 
 
@@ -63,7 +66,8 @@ class SimulatedServer:
         if process is None or self.world.wire.reads_fail:
             raise AssistantError("the server to attach to does not answer: connection refused")
         self._process = process
-        await on_spawn(ServerStarted(generation=generation, url=process.url))
+        # An address, not a process: whoever answers there the next time is the same server to the host.
+        await on_spawn(ServerStarted(generation=generation, url=ATTACHED_URL))
         return SimulatedAssistant(self.world, process, generation, self.name)
 
     async def wait_gone(self) -> str:
@@ -72,7 +76,7 @@ class SimulatedServer:
             return NO_LIFE
         await self._process.gone.wait()
         if self.attached:
-            return f"the server {self._process.url} does not answer any more"
+            return f"the server {ATTACHED_URL} does not answer any more"
         return f"process {self._process.pid} is gone: {self._process.how}"
 
     async def stop(self, grace_seconds: float) -> str:
@@ -83,7 +87,7 @@ class SimulatedServer:
         if process is None:
             return NO_LIFE
         if self.attached:
-            return f"the server {process.url} is not ours, it was left running"
+            return f"the server {ATTACHED_URL} is not ours, it was left running"
         if process.ignores_term and process.is_alive:
             await trio.sleep(grace_seconds)
             process.die(f"it was killed after {grace_seconds:g} s of grace")
@@ -97,7 +101,7 @@ class SimulatedServer:
         if process is None:
             return NO_LIFE
         if self.attached:
-            return f"the server {process.url} is not ours, it was left running"
+            return f"the server {ATTACHED_URL} is not ours, it was left running"
         process.die("it was killed")
         return _ended(process)
 
