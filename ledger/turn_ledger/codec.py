@@ -179,4 +179,5 @@ def _envelope_of(kind: type) -> type[msgspec.Struct]:
         kw_only=True,
         forbid_unknown_fields=True,
         omit_defaults=True,
+        gc=False,
     )

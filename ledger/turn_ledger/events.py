@@ -39,8 +39,11 @@ CancelCause: TypeAlias = Literal["conversation_closed", "withdrawn", "operator"]
 Source: TypeAlias = Literal["stream", "reconnect", "recovery", "call"]
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The base of everything stored: frozen, keyword-only, strict about its fields."""
+class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """The base of everything stored: frozen, keyword-only, strict about its fields.
+
+    Values hold values only, so there are no cycles for the garbage collector to look for.
+    """
 
 
 class Owner(Value, frozen=True):
@@ -299,7 +302,7 @@ TURN_EVENTS: tuple[type[TurnEvent], ...] = TurnEvent.__args__
 HOST_EVENTS: tuple[type[HostEvent], ...] = HostEvent.__args__
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event with its envelope, as it stands in the ledger.
 
     `position`: place in the whole ledger, increasing, may have gaps. `stream` and `version`: `turn/ID`

@@ -29,7 +29,7 @@ CheckpointState: TypeAlias = Literal["none", "requested", "attempted", "recorded
 CHECKPOINT_STATES: tuple[CheckpointState, ...] = CheckpointState.__args__  # type: ignore[attr-defined]
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an ended root turn owes: one id, its state, the attempts made and the last error."""
 
     id: str
@@ -39,7 +39,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Run(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
+):
     """The current state of one turn: the fold of its events.
 
     `marked_event`, `stop_event` and `end_event` are the ids of the events that decided, `version` and
