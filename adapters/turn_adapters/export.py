@@ -13,7 +13,7 @@ from turn_ledger.inspection import CONVERSATION, REDACTED, Inspection, StoredEve
 from turn_ledger.reader import Reader
 from turn_ledger.store.port import EventRow
 from turn_ledger.streams import host_stream, turn_stream
-from turn_projections.verify import Verification, verify
+from turn_projections.verify import Verification
 
 ROWS_IN_MEMORY_MAX = 20_000
 """Up to so many events of a selection are put in order in memory; more are found by reading the log."""
@@ -164,14 +164,3 @@ def _hosts(recorded: Recorded) -> Iterator[str]:
     if isinstance(recorded.event, TurnStoppedByShutdown):
         yield host_stream(recorded.event.owner.host)
         yield host_stream(recorded.event.by.host)
-
-
-__all__ = [
-    "UnknownConversation",
-    "damaged_streams",
-    "export",
-    "family",
-    "slice_lines",
-    "streams_of_turns",
-    "verify",
-]
