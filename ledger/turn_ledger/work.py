@@ -16,6 +16,7 @@ from turn_ledger.commands import (
     Command,
     InterruptTurn,
     QueueTurn,
+    ResumeObservation,
     StartTurn,
 )
 from turn_ledger.decide import decide
@@ -206,13 +207,19 @@ class Work:
         owner = run.owner
         if owner is not None and owner != self.owner and not self.is_over(owner):
             raise NotOwner(run.turn, owner.host, owner.epoch)
+        if isinstance(command, ResumeObservation) and owner != self.owner:
+            self._check_accepting()  # a turn that is taken over now would escape the marks
+
+    def _check_accepting(self) -> None:
+        """Rule 4.4.1: no turn is started, or taken over, by a host that shuts down."""
+        if self.require_alive().life != "alive":
+            raise NotAccepting(self.owner.host, self.owner.epoch)
 
     def _check_admission(self, run: Run | None, command: StartTurn | QueueTurn) -> None:
         """Rules 4.3.8 and 4.4.1: an accepting host, a free conversation, a free workspace."""
         fitting(command.conversation, "a conversation's id")
         fitting(command.workspace, "a workspace", WORKSPACE_LENGTH_MAX)
-        if self.require_alive().life != "alive":
-            raise NotAccepting(self.owner.host, self.owner.epoch)
+        self._check_accepting()
         if command.parent is not None:
             parent = self.run(command.parent)
             if parent is None:

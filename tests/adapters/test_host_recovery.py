@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
 import trio
 
-from stage import Clock, Cord, SimulatedStage, Stage
+from stage import Clock, Cord, CordLedger, SimulatedStage, Stage
 from turn_adapters.options import Options
-from turn_ledger import AssistantError, NotOwner, StoreUnavailable
+from turn_ledger import AssistantError, Change, LedgerError, NotOwner, Run, StoreUnavailable
 from turn_ledger.events import Evidence, ServerStopped, TurnStoppedByShutdown
 
 STEADY = Options(recovery_seconds=10)
@@ -210,6 +211,26 @@ class TestUnmarked:
         async with simulated.host(attached=True) as host:
             assert (await host.shutdown()).marked == (turn,)
         assert simulated.aborts(turn)
+
+    async def test_a_turn_is_not_taken_over_any_more_when_the_shutdown_has_begun(
+        self, simulated: SimulatedStage, clock: Clock
+    ) -> None:
+        """It would escape the marks, which are made in one transaction."""
+
+        class ShutDownMeanwhile(CordLedger):
+            def apply_all(self, changes: Sequence[Change]) -> list[Run | LedgerError]:
+                self.stop_accepting()
+                assert self.mark_open_turns() == []
+                return super().apply_all(changes)
+
+        async with simulated.host("web-2", attached=True, ledger=ShutDownMeanwhile) as other:
+            async with simulated.doomed_host("web-1", attached=True) as host:
+                turn = await simulated.busy(host)
+            assert list((await other.open("chat")).left) == [turn]
+            assert simulated.run(turn).owner != other.ledger.owner
+        assert simulated.aborts(turn) == []
+        async with simulated.host("web-3", attached=True) as host:
+            assert host.recovered.resumed == [turn]
 
     async def test_an_orphaned_server_is_killed_first(self, simulated: SimulatedStage, clock: Clock) -> None:
         async with simulated.doomed_host() as host:
