@@ -15,9 +15,9 @@ class LiveTurn:
 
     `run` is the newest state that the ledger answered. `must_read`: the server's record has to be
     read, because a frame hinted at an end, the stream was broken, or time has passed. `source`: where
-    an end that is found now would come from. `is_handed`: the input was or is being handed
-    to the server, `is_begun`: it was. `noted`: the progress that the ledger was told last. `is_generation_gone`: the
-    server life that ran it is proven over, so its record is final.
+    an end that is found now would come from. `is_handed`: the input was or is being handed to the
+    server, `is_begun`: it was. `noted`: the progress that the ledger was told last.
+    `is_generation_gone`: the server life that ran it is proven over, so its record is final.
     """
 
     def __init__(self, run: Run, session: str, input_id: str) -> None:
@@ -38,11 +38,17 @@ class LiveTurn:
         self.deltas = 0
         self._phase: Phase | None = None
         self._message: str | None = None
+        self._error = ""
         self._wake = trio.Event()
 
     @property
     def turn(self) -> str:
         return self.run.turn
+
+    @property
+    def said_error(self) -> str:
+        """What the server said of an error on the event stream, to be added to a sentence."""
+        return f": {self._error}" if self._error else ""
 
     def on_frame(self, frame: Frame) -> None:
         """Take a hint from the event stream."""
@@ -57,6 +63,7 @@ class LiveTurn:
                 self._message = frame.message
             case "idle" | "error" | "gone":
                 self.must_read = True
+                self._error = frame.error or self._error
             case _:
                 return
         if self.must_read or self.progress() is not None:

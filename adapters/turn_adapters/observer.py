@@ -114,7 +114,7 @@ async def _without_answer(runtime: Runtime, live: LiveTurn, record: NativeRecord
                 FailTurn(
                     turn=live.turn,
                     cause="not_admitted",
-                    error="the assistant server accepted the input and never ran it",
+                    error=f"the assistant server accepted the input and never ran it{live.said_error}",
                     evidence=Evidence(source=live.source, native_ids=record.native_ids),
                 ),
             )
