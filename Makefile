@@ -9,7 +9,7 @@ JOBS ?= 2
 .PHONY: demo test check format docs clean
 
 demo: .venv/ready opencode
-	TURN_LEDGER_OPENCODE=$(wildcard $(OPENCODE)) $(BIN)/turn-ledger demo
+	TURN_LEDGER_OPENCODE=$$(ls $(OPENCODE) 2>/dev/null) $(BIN)/turn-ledger demo
 
 test: .venv/ready opencode
 	$(BIN)/pytest -n $(JOBS) --dist worksteal

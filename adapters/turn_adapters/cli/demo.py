@@ -29,7 +29,7 @@ def command(keep: Path | None, simulated: bool) -> None:
     """
     import trio
 
-    from turn_adapters.demo.story import Story, play
+    from turn_adapters.demo.story import HostGone, Story, play
 
     if shutil.which("git") is None:
         raise click.ClickException("git is missing: the demo's workspace is a Git repository; install git")
@@ -38,12 +38,14 @@ def command(keep: Path | None, simulated: bool) -> None:
             raise click.UsageError(f"{keep} is not empty; name a new directory")
         keep.mkdir(parents=True, exist_ok=True)
         keep = keep.resolve()
-    binary = "" if simulated else os.environ.get(BINARY_VARIABLE) or shutil.which("opencode") or ""
+    binary = "" if simulated else _binary()
     story = Story(click.echo)
     try:
         trio.run(lambda: play(story, binary, keep=keep))
     except* trio.TooSlowError:
         story.check(False, "a step took too long")
+    except* HostGone as gone:
+        story.check(False, str(gone.exceptions[0]))
     except* KeyboardInterrupt:
         sys.exit(130)
     click.echo("")
@@ -51,3 +53,12 @@ def command(keep: Path | None, simulated: bool) -> None:
         click.echo(f"{story.failures} of the claims above did not hold.", err=True)
         sys.exit(1)
     click.echo("Everything above held." + (f" Look around in {keep}." if keep else ""))
+
+
+def _binary() -> str:
+    """The real server's path, or empty if there is none."""
+    named = os.environ.get(BINARY_VARIABLE)
+    if named and not os.access(named, os.X_OK):
+        raise click.UsageError(f"${BINARY_VARIABLE} names {named}, which is no program; unset it or mend it")
+    found = named or shutil.which("opencode")
+    return os.path.abspath(found) if found else ""

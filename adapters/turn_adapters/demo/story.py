@@ -69,12 +69,17 @@ class Story:
             self._out(f"   | {line}")
 
 
+class HostGone(Exception):
+    """A host process of the demo ended before it had said what was waited for."""
+
+
 class HostProcess:
     """A host process of the demo, and what it said."""
 
     def __init__(self, process: trio.Process) -> None:
         self.process = process
         self.said: dict[str, dict[str, Any]] = {}
+        self.is_silent = False
         self._heard = trio.Event()
 
     async def listen(self) -> None:
@@ -85,13 +90,20 @@ class HostProcess:
             for line in lines:
                 fact = msgspec.json.decode(line)
                 self.said[fact["what"]] = fact
-                self._heard.set()
-                self._heard = trio.Event()
+                self._tell()
+        self.is_silent = True
+        self._tell()
+
+    def _tell(self) -> None:
+        self._heard.set()
+        self._heard = trio.Event()
 
     async def wait_for(self, what: str) -> dict[str, Any]:
-        """What the host said under that word. Raises `trio.TooSlowError`."""
+        """What the host said under that word. Raises `HostGone` or `trio.TooSlowError`."""
         with trio.fail_after(STEP_SECONDS_MAX):
             while what not in self.said:
+                if self.is_silent:
+                    raise HostGone(f"the host process ended before it was {what}; see above for why")
                 await self._heard.wait()
         return self.said[what]
 

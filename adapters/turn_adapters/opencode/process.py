@@ -57,7 +57,8 @@ class OpenCodeServer:
     ) -> None:
         if config is not None and data_directory is None:
             raise ValueError("a config needs a data_directory, in which it is written")
-        self._binary = binary
+        # The process starts in its data directory: a path is meant from here, a bare name from the PATH.
+        self._binary = os.path.abspath(binary) if os.sep in binary else binary
         self._data_directory = os.path.abspath(data_directory) if data_directory else None
         self._config = config
         self._environment = dict(environment or {})
