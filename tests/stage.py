@@ -490,6 +490,10 @@ class SimulatedStage(Stage):
         await self.at_work(sent.run.turn)
         return puppet
 
+    def moves(self, puppet: Puppet) -> bool:
+        """Whether native work on the puppet's turn goes on."""
+        return puppet.work is not None
+
 
 @asynccontextmanager
 async def simulated_stage(

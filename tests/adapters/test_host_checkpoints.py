@@ -183,7 +183,7 @@ class TestWhen:
             puppet.lose_aborts(5)
             (run,) = simulated.reader.open_runs()
             await host.stop(run.turn)
-            while puppet.work is not None:
+            while simulated.moves(puppet):
                 assert simulated.checkpoints.tasks == []
                 await trio.sleep(0.1)
             await simulated.settled(run.turn)
@@ -195,9 +195,9 @@ class TestWhen:
             puppet.lose_aborts(2)
             (run,) = simulated.reader.open_runs()
             await host.stop(run.turn)
-        assert puppet.work is not None
+        assert simulated.moves(puppet)
         async with simulated.host(attached=True):
-            while puppet.work is not None:
+            while simulated.moves(puppet):
                 assert simulated.checkpoints.tasks == []
                 await trio.sleep(0.1)
             await simulated.settled(run.turn)

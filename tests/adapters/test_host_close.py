@@ -55,11 +55,11 @@ async def test_it_closes_though_the_abort_is_not_answered(simulated: SimulatedSt
         (run,) = await host.close("chat")
         assert run.state == "cancelled"
         await trio.sleep(10)
-        assert puppet.work is not None
+        assert simulated.moves(puppet)
         assert simulated.checkpoints.tasks == []
         puppet.hang_aborts(False)
         await simulated.settled(run.turn)
-        assert puppet.work is None
+        assert not simulated.moves(puppet)
 
 
 async def test_a_marked_turn_stays_marked(stage: Stage, clock: Clock | None) -> None:
@@ -90,7 +90,7 @@ async def test_a_turn_that_a_killed_host_left_at_work_is_aborted_and_cancelled(
         (closed,) = await other.close("chat")
         assert (closed.turn, closed.state) == (run.turn, "cancelled")
         await simulated.settled(run.turn)
-        assert puppet.work is None
+        assert not simulated.moves(puppet)
 
 
 async def test_a_turn_that_had_ended_unseen_keeps_its_end(simulated: SimulatedStage, clock: Clock) -> None:
@@ -114,7 +114,7 @@ async def test_the_native_session_is_deleted_only_when_nothing_moves_in_it(
         await trio.sleep(1)
         assert not session.is_deleted
         await simulated.until(lambda: session.is_deleted)
-        assert puppet.work is None
+        assert not simulated.moves(puppet)
         following = await simulated.send(host, "answer")
         await host.wait(following)
         assert simulated.run(following).native_session != session.id

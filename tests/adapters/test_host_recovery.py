@@ -97,11 +97,11 @@ class TestMarked:
             puppet = await simulated.puppet(host)
             puppet.lose_aborts()
             (turn,) = (await host.shutdown()).marked
-        assert puppet.work is not None
+        assert simulated.moves(puppet)
         puppet.lose_aborts(1)
         async with simulated.host("web-2", attached=True) as host:
             assert host.recovered.interrupted == [turn]
-            assert puppet.work is None
+            assert not simulated.moves(puppet)
         last_abort = simulated.aborts(turn)[-1]
         assert last_abort.host == "web-2"
         assert simulated.position_of(turn, "TurnInterrupted") > last_abort.position
@@ -160,11 +160,11 @@ class TestDiedInItsShutdown:
             puppet = await simulated.puppet(host)
             (run,) = simulated.reader.open_runs()
             cord.cut_at(cord.appends + 1)
-        assert puppet.work is not None
+        assert simulated.moves(puppet)
         puppet.lose_aborts(1)
         async with simulated.host(attached=True) as host:
             assert host.recovered.interrupted == [run.turn]
-            assert puppet.work is None
+            assert not simulated.moves(puppet)
         aborts = simulated.aborts(run.turn)
         assert len(aborts) == 2
         assert simulated.position_of(run.turn, "TurnInterrupted") > aborts[-1].position
@@ -236,7 +236,7 @@ class TestUnmarked:
         async with simulated.doomed_host() as host:
             turn = await simulated.busy(host, "tool")
         (orphan,) = simulated.world.processes
-        assert orphan.is_alive
+        assert simulated.world.living_process is orphan
         async with simulated.host() as host:
             assert not orphan.is_alive
             assert not orphan.tools
@@ -320,9 +320,9 @@ class TestUnmarked:
                 cord.cut_at(cord.appends + 1)
                 await (host.stop(run.turn) if act == "stop" else host.close("chat"))
         assert simulated.names(run.turn)[-1] == "StopRequested"
-        assert puppet.work is not None
+        assert simulated.moves(puppet)
         async with simulated.host(attached=True):
-            assert puppet.work is None
+            assert not simulated.moves(puppet)
             run = await simulated.settled(run.turn)
         assert (run.state, run.cause, run.error) == (state, cause, "")
         assert len(simulated.requests(run.turn)) == 1

@@ -183,7 +183,7 @@ class TestStream:
             puppet = await simulated.puppet(host)
             (run,) = simulated.reader.open_runs()
             for kind in ("idle", "error", "gone", "idle"):
-                puppet.hint(kind)  # type: ignore[arg-type]
+                puppet.hint(kind)
                 await trio.sleep(30)
             assert simulated.run(run.turn).state == "running"
             puppet.done()

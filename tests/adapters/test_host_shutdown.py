@@ -165,7 +165,7 @@ class TestServer:
             puppet.lose_aborts(2)
             turn = simulated.reader.open_runs()[0].turn
             assert (await host.stop(turn)).cause == "user_stop"
-        assert puppet.work is None
+        assert not simulated.moves(puppet)
         assert len(simulated.aborts(turn)) == 3
 
     async def test_no_life_of_the_server_begins_after_it(

@@ -125,11 +125,11 @@ class TestStop:
             puppet.lose_aborts(3)
             (run,) = simulated.reader.open_runs()
             await host.stop(run.turn)
-            assert puppet.work is not None
+            assert simulated.moves(puppet)
             await trio.sleep(1.5)
             assert simulated.checkpoints.tasks == []
             await simulated.settled(run.turn)
-            assert puppet.work is None
+            assert not simulated.moves(puppet)
         assert len(simulated.aborts(run.turn)) == 4
 
     async def test_nothing_starts_in_the_native_session_before_its_work_is_over(
@@ -141,7 +141,7 @@ class TestStop:
             (run,) = simulated.reader.open_runs()
             await host.stop(run.turn)
             following = await simulated.send(host, "answer")
-            assert puppet.work is not None
+            assert simulated.moves(puppet)
             await host.wait(following)
             session = simulated.run(following).native_session
             assert session == run.native_session

@@ -94,7 +94,7 @@ class TestNoMark:
             assert isinstance(host.ledger, Unwilling)
             host.ledger.is_full = True
         assert simulated.called("abort") == []
-        assert puppet.work is not None
+        assert simulated.moves(puppet)
         async with simulated.host(attached=True) as host:
             assert host.recovered.resumed == [run.turn]
             puppet.done()
