@@ -153,7 +153,7 @@ async def begin(
         if admission.new and not runtime.is_stopping:  # else the shutdown has marked it, or is about to
             live = LiveTurn(admission.run, session, waiting.prompt.id)
             runtime.add(live)
-            runtime.nursery.start_soon(_run, runtime, live, waiting.prompt, supersedes)
+            runtime.start_soon(_run, runtime, live, waiting.prompt, supersedes)
     return Sent(run=admission.run, new=admission.new)
 
 
@@ -238,17 +238,25 @@ async def _beside(
         if command is not None:
             await runtime.end(live, command)
         return None, None
-    if record.busy or record.kind == "busy" or not live.is_begun:
-        if when_busy == "steer" and live.is_begun:
-            run = await runtime.writer.apply(SteerTurn(turn=earlier.turn, input=input_of(prompt)))
-            await runtime.require_assistant().steer(live.session, prompt)
-            return None, Sent(run=run, new=False, steered=True)
-        return None, None
+    is_busy = record.busy or record.kind == "busy"
+    if is_busy and when_busy == "steer" and live.is_begun and live.run.stop_requested is None:
+        return None, await _steer(runtime, live, prompt)
+    if is_busy or not live.is_begun or record.kind == "absent":
+        return None, None  # an absent record may be early; when it is not, the observer ends the turn
     # Neither busy nor ended, and its end was never observed: the new turn takes its place.
     live.run = await runtime.writer.apply(RequestStop(turn=earlier.turn, reason="superseded"))
     with suppress(AssistantError):  # the new turn waits until nothing moves in the session
         await runtime.require_assistant().abort(live.session)
     return earlier.turn, None
+
+
+async def _steer(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> Sent | None:
+    """The prompt joins the turn that is at work; None: that has just ended."""
+    run = await runtime.writer.apply(SteerTurn(turn=live.turn, input=input_of(prompt)))
+    if live.closed.is_set() or not run.is_open:
+        return None
+    await runtime.require_assistant().steer(live.session, prompt)
+    return Sent(run=run, new=False, steered=True)
 
 
 async def _queue(runtime: Runtime, turn: str, waiting: WaitingPrompt) -> Sent:
@@ -297,8 +305,28 @@ async def _run(runtime: Runtime, live: LiveTurn, prompt: Prompt, supersedes: str
             await ending.wait_until_over(runtime, live.session, input_id=prompt.id)
             runtime.dispatcher.release(supersedes)
             await _wait_for_checkpoint(runtime, supersedes)
+        await _wait_until_idle(runtime, live)
         if not live.closed.is_set() and not runtime.is_stopping:
             await _admit(runtime, live, prompt)
+
+
+async def _wait_until_idle(runtime: Runtime, live: LiveTurn) -> None:
+    """An input that is handed into a session at work would join what runs there, so it waits.
+
+    What moves in the session after a Stop is aborted again: its reason is recorded.
+    """
+    while not live.closed.is_set() and not runtime.is_stopping:
+        with suppress(AssistantError):  # asked again
+            assistant = runtime.require_assistant()
+            if not await assistant.is_busy(live.session):
+                return
+            runs = await runtime.writer.call(
+                lambda: runtime.ledger.runs(conversation=live.run.conversation, limit=20)
+            )
+            before = [run for run in runs if run.native_session == live.session and run.is_ended]
+            if before and before[0].stop_requested is not None:
+                await assistant.abort(live.session)
+        await trio.sleep(runtime.options.abort_again_seconds)
 
 
 async def _wait_for_checkpoint(runtime: Runtime, turn: str) -> None:

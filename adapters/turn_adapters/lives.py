@@ -13,7 +13,7 @@ from turn_adapters.assistant import Assistant, Child, Frame
 from turn_adapters.live import LiveTurn
 from turn_adapters.observer import observe
 from turn_adapters.runtime import Runtime
-from turn_ledger import AssistantError, Refused, StaleOwner, StoreError, StoreUnavailable
+from turn_ledger import AssistantError, Input, Refused, StaleOwner, StoreError, StoreUnavailable
 from turn_ledger.commands import LoseObservation, ResumeObservation, StartTurn
 from turn_ledger.events import ServerStarted
 from turn_ledger.units import start
@@ -23,6 +23,7 @@ STREAM_AGAIN_SECONDS = 0.2
 STREAM_AGAIN_SECONDS_MAX = 5.0
 RESTART_FIRST_SECONDS = 0.5
 RESTART_SECONDS_MAX = 30.0
+RESTARTS_DOUBLED_MAX = 10
 
 
 async def clear_orphans(runtime: Runtime) -> None:
@@ -62,7 +63,7 @@ async def _keep_server(runtime: Runtime, task_status: trio.TaskStatus[None]) -> 
             failures += 1
             if failures == runtime.options.server_restarts_max:
                 await _give_up_turns(runtime)
-            await trio.sleep(min(RESTART_FIRST_SECONDS * 2**failures, RESTART_SECONDS_MAX))
+            await trio.sleep(restart_seconds(failures))
             continue
         failures = 0
         runtime.connect(assistant)
@@ -73,6 +74,11 @@ async def _keep_server(runtime: Runtime, task_status: trio.TaskStatus[None]) -> 
         runtime.connect(None)
         if not runtime.is_stopping and not runtime.server.attached:
             await _lose_life(runtime, assistant.generation, proof)
+
+
+def restart_seconds(failures: int) -> float:
+    """How long to wait after so many starts that failed one after the other."""
+    return min(RESTART_FIRST_SECONDS * 2 ** min(failures, RESTARTS_DOUBLED_MAX), RESTART_SECONDS_MAX)
 
 
 async def _live(runtime: Runtime, assistant: Assistant) -> str:
@@ -108,7 +114,7 @@ async def _pump(runtime: Runtime, assistant: Assistant) -> None:
 def _on_frame(runtime: Runtime, assistant: Assistant, frame: Frame) -> None:
     live = runtime.on_frame(frame)
     if frame.kind == "child" and live is not None and frame.child is not None:
-        runtime.nursery.start_soon(_adopt_child, runtime, assistant, live, frame.child)
+        runtime.start_soon(_adopt_child, runtime, assistant, live, frame.child)
 
 
 async def _adopt_child(runtime: Runtime, assistant: Assistant, parent: LiveTurn, session: str) -> None:
@@ -129,21 +135,24 @@ async def _adopt_child(runtime: Runtime, assistant: Assistant, parent: LiveTurn,
         turn=child.input_id,
         conversation=run.conversation,
         workspace=run.workspace,
+        input=Input(id=child.input_id),
         native_session=child.session,
         parent=parent.turn,
         generation=assistant.generation,
     )
-    try:
-        admission = await runtime.writer.submit(start(command))
-    except StaleOwner:
-        raise
-    except (Refused, StoreError):
-        return  # the parent has ended meanwhile, or the store is away: the parent's record tells enough
-    if admission.new:
+    with runtime.begins(child.input_id):
+        try:
+            admission = await runtime.writer.submit(start(command))
+        except StaleOwner:
+            raise
+        except (Refused, StoreError):
+            return  # the parent has ended meanwhile, or the store is away: the parent's record tells enough
+        if not admission.new:
+            return
         live = LiveTurn(admission.run, child.session, child.input_id)
         live.is_handed = live.is_begun = True
         runtime.add(live)
-        await observe(runtime, live)
+    await observe(runtime, live)
 
 
 async def _lose_life(runtime: Runtime, generation: str, proof: str) -> None:

@@ -66,8 +66,12 @@ async def _record_progress(runtime: Runtime, live: LiveTurn) -> None:
 
 async def _read(runtime: Runtime, live: LiveTurn) -> None:
     assistant = runtime.require_assistant()
+    is_final, asked_at = live.is_generation_gone, trio.current_time()
     record = await assistant.record(live.session, live.input_id)
     if live.closed.is_set():
+        return
+    if runtime.assistant is not assistant or live.is_generation_gone is not is_final:
+        live.must_read = True  # that life ended while it answered
         return
     live.on_record(record)
     if record.runaway and live.run.stop_requested is None:
@@ -76,14 +80,14 @@ async def _read(runtime: Runtime, live: LiveTurn) -> None:
     command = settle(
         live.run,
         record,
-        owner_over=live.is_generation_gone,
+        owner_over=is_final,
         source=live.source,
         generation=assistant.generation,
     )
     if record.kind == "abort" and runtime.is_stopping and live.run.stop_requested is None:
         return  # an abort in a shutdown is no end: the mark comes, and the next start decides
     if command is None:
-        await _without_answer(runtime, live, record)
+        await _without_answer(runtime, live, record, asked_at)
     elif isinstance(command, ObserveTurn):
         live.absent_since = live.lost_since = None
         await _record_progress(runtime, live)
@@ -91,14 +95,19 @@ async def _read(runtime: Runtime, live: LiveTurn) -> None:
         live.is_generation_gone = False
         live.lost_since = None
         await runtime.store_fact(live, command)
+    elif live.run.stop_requested is not None and not record.has_ended and not is_final:
+        await ending.end_and_wind_down(runtime, live, command)  # it may be about to begin
     else:
         await runtime.end(live, _with_text(runtime, command, record))
         if live.closed.is_set() and live.run.is_root:
-            runtime.nursery.start_soon(ending.drop_requests, runtime, live.session)
+            runtime.start_soon(ending.drop_requests, runtime, live.session)
 
 
-async def _without_answer(runtime: Runtime, live: LiveTurn, record: NativeRecord) -> None:
-    """The record says neither busy nor ended. It may be early; after a while it is what it says."""
+async def _without_answer(runtime: Runtime, live: LiveTurn, record: NativeRecord, asked_at: float) -> None:
+    """The record says neither busy nor ended. It may be early; after a while it is what it says.
+
+    That while lies between an answer and a later question, however long answers take.
+    """
     now = trio.current_time()
     if record.busy or record.kind == "busy":
         live.absent_since = live.lost_since = None
@@ -108,7 +117,7 @@ async def _without_answer(runtime: Runtime, live: LiveTurn, record: NativeRecord
             return
         if live.absent_since is None:
             live.absent_since = now
-        elif now - live.absent_since >= runtime.options.not_admitted_seconds:
+        elif asked_at - live.absent_since >= runtime.options.not_admitted_seconds:
             await runtime.end(
                 live,
                 FailTurn(
@@ -123,7 +132,7 @@ async def _without_answer(runtime: Runtime, live: LiveTurn, record: NativeRecord
     if record.kind in ("open", "gone") and live.run.stop_requested is None:
         if live.lost_since is None:
             live.lost_since = now
-        elif now - live.lost_since >= runtime.options.lost_seconds:
+        elif asked_at - live.lost_since >= runtime.options.lost_seconds:
             await _lose(runtime, live, record)
 
 

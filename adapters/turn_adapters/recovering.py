@@ -28,14 +28,20 @@ from turn_projections.settle import NativeRecord
 async def recovery_pass(runtime: Runtime, *, conversation: str | None = None) -> Recovery:
     """Settle the open turns whose owner is over, of one conversation or of all. Twice is once.
 
-    Raises `StaleOwner` when this host is fenced, and the store's errors.
+    What it found is carried on with, also when its caller is cancelled. Raises `StaleOwner` when this host
+    is fenced, `NotAccepting` when it ended before, and the store's errors.
     """
     if runtime.is_stopping:
         return Recovery()
+    return await runtime.see_through(runtime.nursery, partial(_recovery_pass, runtime, conversation))
+
+
+async def _recovery_pass(runtime: Runtime, conversation: str | None) -> Recovery:
     async with runtime.recovery_lock:
         await runtime.writer.call(runtime.ledger.expire_dead_hosts)
         hosts = await runtime.writer.call(runtime.ledger.hosts)
         runs = await runtime.writer.call(lambda: runtime.ledger.open_runs(conversation=conversation))
+        await _adopt(runtime, [run for run in runs if _is_unobserved(runtime, run)])
         left = [run for run in runs if is_over(run.owner, hosts)]
         if not left:
             return Recovery()
@@ -55,6 +61,38 @@ async def recovery_pass(runtime: Runtime, *, conversation: str | None = None) ->
         )
         await _carry_on(runtime, result, {run.turn: run for run in left})
         return result
+
+
+def _is_unobserved(runtime: Runtime, run: Run) -> bool:
+    """Whether an open turn is ours, and nobody takes care of it."""
+    is_ours = run.owner == runtime.ledger.owner and run.state != "stopped"
+    return is_ours and run.turn not in runtime.live and run.turn not in runtime.starting
+
+
+async def _adopt(runtime: Runtime, unobserved: list[Run]) -> None:
+    """Observe the turns of this host that nobody observes.
+
+    There are some when an append became durable and its caller was told that it did not, or when
+    something went wrong between it and the observer.
+    """
+    for found in unobserved:
+        run = await runtime.writer.call(partial(runtime.ledger.run, found.turn))
+        if run.is_open and run.state != "stopped" and not runtime.is_stopping:
+            live = _observe(runtime, run)
+            if live is not None and run.stop_requested is not None:
+                runtime.start_soon(ending.carry_out, runtime, live)
+
+
+def _observe(runtime: Runtime, run: Run) -> LiveTurn | None:
+    """Watch an open turn from now on; None if there is nothing to watch."""
+    if run.native_session is None or run.input_id is None:
+        return None
+    live = LiveTurn(run, run.native_session, run.input_id)
+    live.source = "recovery"
+    live.is_handed = live.is_begun = True
+    runtime.add(live)
+    runtime.start_soon(observe, runtime, live)
+    return live
 
 
 async def recover_steadily(runtime: Runtime) -> None:
@@ -90,6 +128,12 @@ class _Inquiry:
 
     async def ask(self, run: Run) -> None:
         """Fill in `records` and `at_work` for one turn."""
+        try:
+            await self._ask(run)
+        except StoreUnavailable:
+            self.at_work.add(run.turn)  # nothing can be said now: the next pass asks again
+
+    async def _ask(self, run: Run) -> None:
         unproven = self._unproven(run)
         assistant = self._runtime.assistant
         is_marked = self._is_marked(run)
@@ -154,6 +198,8 @@ class _Inquiry:
         mine = await self._started(ours.host, runtime.require_assistant().generation)
         if theirs is None or mine is None:
             return False
+        if unproven is not None:
+            return theirs.url == mine.url  # what it is busy with, only that process itself knows
         if theirs.data_directory is not None:
             return theirs.data_directory == mine.data_directory
         return theirs.url == mine.url
@@ -172,15 +218,11 @@ async def _carry_on(runtime: Runtime, result: Recovery, before: dict[str, Run]) 
     """Observe what goes on; tell the application and the dispatcher about what ended."""
     for turn in result.resumed:
         run = await runtime.writer.call(partial(runtime.ledger.run, turn))
-        if run.is_open and run.native_session is not None and run.input_id is not None:
-            live = LiveTurn(run, run.native_session, run.input_id)
-            live.source = "recovery"
-            live.is_handed = live.is_begun = True
-            runtime.add(live)
-            runtime.nursery.start_soon(observe, runtime, live)
+        if run.is_open:
+            _observe(runtime, run)
     for turn in (*result.interrupted, *result.completed, *result.failed, *result.cancelled):
         run = await runtime.writer.call(partial(runtime.ledger.run, turn))
         await runtime.on_ended(run)
         session = before[turn].native_session
         if session is not None and runtime.assistant is not None:
-            runtime.nursery.start_soon(ending.drop_requests, runtime, session)
+            runtime.start_soon(ending.drop_requests, runtime, session)

@@ -118,7 +118,7 @@ class Host:
             session = await admission.session_of(runtime, conversation)
             runtime.sessions.pop(conversation, None)
         if delete_session and session is not None:
-            runtime.nursery.start_soon(_delete_session, runtime, session)
+            runtime.start_soon(_delete_session, runtime, session)
         return closed
 
     async def withdraw(self, turn: str) -> Run:

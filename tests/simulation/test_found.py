@@ -1,0 +1,245 @@
+"""What the simulation found, each as the smallest story that tells it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import pytest
+import trio
+
+from stage import Clock, CordLedger, SimulatedStage
+from turn_adapters.assistant import SpawnCallback
+from turn_adapters.ending import StopNotConfirmed
+from turn_adapters.lives import restart_seconds
+from turn_adapters.simulated import SimulatedAssistant, SimulatedServer
+from turn_ledger import AssistantError, Run, StoreUnavailable
+from turn_projections.settle import NativeRecord
+
+T = TypeVar("T")
+
+
+class Forgetful(CordLedger):
+    """A ledger that is away for its first readings of what is owed."""
+
+    refusals_left = 3
+
+    def owing_runs(self) -> list[Run]:
+        if self.refusals_left:
+            self.refusals_left -= 1
+            raise StoreUnavailable("the disk is away")
+        return super().owing_runs()
+
+
+async def test_a_store_that_cannot_be_read_for_a_moment_ends_no_host(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    async with simulated.host(ledger=Forgetful) as host:
+        turn = await simulated.send(host, "answer")
+        run = await simulated.settled(turn)
+    assert run.checkpoint is not None
+    assert run.checkpoint.state == "recorded"
+
+
+def test_a_server_may_be_away_for_as_long_as_it_likes() -> None:
+    assert [restart_seconds(failures) for failures in (1, 3, 10, 100_000)] == [1.0, 4.0, 30.0, 30.0]
+
+
+async def test_a_host_that_is_cancelled_while_it_opens_ends(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    with trio.CancelScope() as scope:
+
+        class Cancelling(CordLedger):
+            @classmethod
+            def open(cls, url: str, **more: Any) -> Any:
+                scope.cancel()
+                return super().open(url, **more)
+
+        async with simulated.host(ledger=Cancelling):
+            pass
+    assert scope.cancelled_caught
+    assert simulated.host_names() == ["HostStarted", "HostStopping", "HostStopped"]
+
+
+class Lying(CordLedger):
+    """A ledger whose append of the first start is durable, and said to have failed."""
+
+    has_lied = False
+
+    def submit(self, units: Sequence[Any], *, busy_seconds: float | None = None) -> list[Any]:
+        outcomes = super().submit(units, busy_seconds=busy_seconds)
+        if not self.has_lied and any(getattr(outcome, "new", False) for outcome in outcomes):
+            self.has_lied = True
+            raise StoreUnavailable("the disk failed after the commit")
+        return outcomes
+
+
+class TestAStartThatIsDurableAndSaidToHaveFailed:
+    async def test_is_observed_and_ends_as_not_admitted(
+        self, simulated: SimulatedStage, clock: Clock | None
+    ) -> None:
+        async with simulated.host(ledger=Lying) as host:
+            with pytest.raises(StoreUnavailable):
+                await simulated.send(host, "answer", turn="t1")
+            run = await simulated.settled("t1")
+        assert (run.state, run.cause) == ("failed", "not_admitted")
+        assert not simulated.called("admit", "begin")
+
+    async def test_runs_when_it_is_sent_again(self, simulated: SimulatedStage, clock: Clock | None) -> None:
+        async with simulated.host(ledger=Lying) as host:
+            with pytest.raises(StoreUnavailable):
+                await simulated.send(host, "answer", turn="t1")
+            await simulated.send(host, "answer", turn="t1")
+            assert (await host.wait("t1")).state == "completed"
+        assert len(simulated.called("begin")) == 1
+
+
+def slow_store(before: float, after: float) -> Callable[..., Any]:
+    """A store that takes so long before and after each call takes effect."""
+
+    async def elsewhere(call: Callable[[], T], *, abandon: bool = False) -> T:
+        with trio.CancelScope(shield=not abandon):
+            await trio.sleep(before)
+            outcome = call()
+            await trio.sleep(after)
+        return outcome
+
+    return elsewhere
+
+
+async def test_a_stop_that_comes_while_the_start_is_stored_is_carried_out(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    simulated.elsewhere = slow_store(0.1, 0.1)
+    async with simulated.host() as host, trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: simulated.send(host, "work", turn="t1"))
+        await simulated.until(lambda: any(run.turn == "t1" for run in simulated.reader.runs()))
+        assert (await host.stop("t1")).cause == "user_stop"
+        await simulated.settled("t1")
+    assert not simulated.world.living_process
+
+
+async def test_a_recovery_is_carried_on_with_when_its_caller_goes_away(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    simulated.elsewhere = slow_store(0.0, 0.1)
+    async with simulated.host("other", attached=True) as other:
+        async with simulated.doomed_host(attached=True) as host:
+            turn = await simulated.busy(host)
+        await simulated.until(lambda: not simulated.reader.is_alive(host.ledger.owner))
+        with trio.move_on_after(0.55):
+            await other.recover()
+        await simulated.until(lambda: simulated.run(turn).owner == other.ledger.owner)
+        simulated.world.puppet(simulated.run(turn).input_id or "").done()
+        assert (await other.wait(turn)).state == "completed"
+
+
+class Flaky(SimulatedServer):
+    """A server whose calls fail (`failing`) or are answered late (`late_seconds`), by name."""
+
+    def __init__(self, stage: SimulatedStage) -> None:
+        super().__init__(stage.world)
+        self.failing: Counter[str] = Counter()
+        self.late_seconds: dict[str, float] = {}
+
+    async def start(self, generation: str, on_spawn: SpawnCallback) -> SimulatedAssistant:
+        started = await super().start(generation, on_spawn)
+        return _FlakyAssistant(self, started)
+
+    async def meet(self, name: str) -> None:
+        if self.failing[name]:
+            self.failing[name] -= 1
+            raise AssistantError("the connection was lost")
+        await trio.sleep(self.late_seconds.pop(name, 0.0))
+
+
+class _FlakyAssistant(SimulatedAssistant):
+    def __init__(self, server: Flaky, connected: SimulatedAssistant) -> None:
+        super().__init__(server.world, connected.process, connected.generation, server.name)
+        self._flaky = server
+
+    async def abort(self, session: str) -> None:
+        await self._flaky.meet("abort")
+        await super().abort(session)
+
+    async def record(self, session: str, input_id: str) -> NativeRecord:
+        record = await super().record(session, input_id)
+        await self._flaky.meet("record")
+        return record
+
+
+async def test_a_record_that_a_life_told_before_its_end_is_no_last_word(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    """The input was absent when it was asked for, began, and its server died before the answer came."""
+    server = Flaky(simulated)
+    simulated.world.cold_seconds = 0.5
+    server.late_seconds["record"] = 3.0
+    async with simulated.host(server=server) as host:
+        turn = await simulated.send(host, "work")
+        await trio.sleep(2.0)
+        simulated.world.exit_server()
+        run = await simulated.settled(turn)
+    assert (run.state, run.cause) == ("interrupted", "observation_lost")
+
+
+async def test_a_prompt_behind_one_that_has_not_begun_yet_waits(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    simulated.world.cold_seconds = 2.0
+    async with simulated.host() as host:
+        first = await simulated.send(host, "answer")
+        await simulated.until(lambda: simulated.called("begin"))
+        await trio.sleep(0.5)
+        second = await simulated.send(host, "answer")
+        assert (await host.wait(second)).state == "completed"
+    assert simulated.run(first).state == "completed"
+
+
+async def test_the_work_of_a_superseded_turn_is_saved_when_nothing_moves_any_more(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    async with simulated.host() as host:
+        puppet = await simulated.puppet(host)
+        first = simulated.reader.runs()[0].turn
+        puppet.open(silent=True)
+        second = await simulated.send(host, "answer")
+        assert simulated.run(first).cause == "superseded"
+        ended_at = trio.current_time()
+        await simulated.until(lambda: simulated.checkpoints.tasks)
+        assert trio.current_time() - ended_at >= 2.0
+        assert (await host.wait(second)).state == "completed"
+
+
+async def test_what_begins_after_a_stop_that_was_not_confirmed_is_aborted_before_it_is_saved(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    server = Flaky(simulated)
+    server.failing["abort"] = 1
+    simulated.world.cold_seconds = 1.0
+    async with simulated.host(server=server) as host:
+        turn = await simulated.send(host, "work")
+        await simulated.until(lambda: simulated.called("begin"))
+        await trio.sleep(0.1)
+        with pytest.raises(StopNotConfirmed):
+            await host.stop(turn)
+        await simulated.until(lambda: simulated.checkpoints.tasks)
+        assert simulated.world.begun(simulated.run(turn).input_id or "").is_set()
+        assert simulated.world.living_process is not None
+        assert not simulated.world.living_process.works
+    assert simulated.run(turn).cause == "user_stop"
+
+
+async def test_only_the_server_that_ran_a_turn_knows_whether_it_still_does(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    """Two servers over one data directory: the other one finds a row without an end, and nobody busy."""
+    async with simulated.host("other") as other:
+        async with simulated.doomed_host() as host:
+            turn = await simulated.busy(host)
+        await other.recover()
+        assert simulated.run(turn).state == "running"
+        async with simulated.host():
+            assert simulated.run(turn).cause == "observation_lost"
