@@ -78,7 +78,8 @@ async def _keep_server(runtime: Runtime, task_status: trio.TaskStatus[None]) -> 
 
 def restart_seconds(failures: int) -> float:
     """How long to wait after so many starts that failed one after the other."""
-    return min(RESTART_FIRST_SECONDS * 2 ** min(failures, RESTARTS_DOUBLED_MAX), RESTART_SECONDS_MAX)
+    doubled: int = 2 ** min(failures, RESTARTS_DOUBLED_MAX)
+    return min(RESTART_FIRST_SECONDS * doubled, RESTART_SECONDS_MAX)
 
 
 async def _live(runtime: Runtime, assistant: Assistant) -> str:
