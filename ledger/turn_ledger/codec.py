@@ -54,8 +54,8 @@ class Codec:
             kind: f"{name}.{registry.versions[name]}" for name, kind in registry.types.items()
         }
         self._envelope = {kind: _envelope_of(kind) for kind in registry.types.values()}
-        self._decoders = {
-            self._stored_type[kind]: msgspec.json.Decoder(envelope)
+        self._decode: dict[str, Callable[[str | bytes], Any]] = {
+            self._stored_type[kind]: msgspec.json.Decoder(envelope).decode
             for kind, envelope in self._envelope.items()
         }
 
@@ -108,7 +108,7 @@ class Codec:
         )
         try:
             state: bytes = self._encode(envelope)
-            proven: Any = self._decoders[stored_type].decode(state)
+            proven = self._decode[stored_type](state)
         except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, OverflowError) as error:
             raise DoesNotFit(f"{kind.__name__} cannot be stored: {error}") from error
         if len(state) > STATE_BYTES_MAX:
@@ -119,9 +119,9 @@ class Codec:
         self, position: int, stream: str, version: int, stored_type: str, state: str | bytes, digest: str
     ) -> Recorded:
         """The recorded event of one row. Raises `CorruptLedger` that names the place and the reason."""
-        decoder = self._decoders.get(stored_type)
+        decode = self._decode.get(stored_type)
         try:
-            envelope: Any = decoder.decode(state) if decoder else self._upcast(stored_type, state)
+            envelope = decode(state) if decode else self._upcast(stored_type, state)
         except Exception as error:  # an upcaster that is given nonsense may raise anything
             raise CorruptLedger(
                 f"{stored_type} cannot be decoded: {error}", stream=stream, position=position

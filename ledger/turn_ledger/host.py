@@ -20,7 +20,7 @@ HostLife: TypeAlias = Literal["alive", "stopping", "stopped", "expired"]
 UNFINISHED_STOPS_MAX = 64
 
 
-class HostState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HostState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One host name, at its newest epoch.
 
     `life` is that of the newest epoch. `unfinished_stops`: the epochs that wrote `HostStopping` and not

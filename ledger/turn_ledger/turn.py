@@ -170,23 +170,6 @@ CHECKPOINT_COLUMN_OF: dict[type, CheckpointColumn] = {
     e.CheckpointAbandoned: "Abandoned",
 }
 
-# What the fold may meet, by the tables: the events of cells that lead somewhere, and kept late facts.
-_POSSIBLE: frozenset[tuple[State, type]] = frozenset(
-    {
-        (state, kind)
-        for kind, column in COLUMN_OF.items()
-        for state in STATES
-        if TABLE[state, column].state is not None or TABLE[state, column].verdict is Verdict.FLAG
-    }
-    | {(state, e.LateFact) for state in STATES if TABLE[state, "Observed"].verdict is Verdict.LATE}
-)
-_CHECKPOINT_POSSIBLE: frozenset[tuple[CheckpointState, type]] = frozenset(
-    (state, kind)
-    for kind, column in CHECKPOINT_COLUMN_OF.items()
-    for state in CHECKPOINT_STATES
-    if CHECKPOINT_TABLE[state, column][1] is not None
-)
-
 
 def evolve(run: Run | None, recorded: Recorded) -> Run:
     """The run after one more of its events.
@@ -197,12 +180,17 @@ def evolve(run: Run | None, recorded: Recorded) -> Run:
     event: TurnEvent = recorded.event  # type: ignore[assignment]
     if run is None:
         return _first(recorded)
-    kind = type(event)
-    if (run.state, kind) not in _POSSIBLE and (_checkpoint_state(run), kind) not in _CHECKPOINT_POSSIBLE:
+    way = _WAYS[run.state].get(type(event))
+    if way is None:
         raise _impossible(run, recorded)
-    if detail := objection(run, event):
+    judge, apply = way
+    if judge is not None and (detail := judge(run, event)):
         raise _impossible(run, recorded, detail)
-    return _APPLY[kind](run, event, recorded)
+    return apply(run, event, recorded)
+
+
+def _leads_on(cell: Cell) -> bool:
+    return cell.state is not None or cell.verdict is Verdict.FLAG
 
 
 def objection(run: Run, event: TurnEvent) -> str:
@@ -236,6 +224,8 @@ def _against_cancellation(run: Run, event: e.TurnCancelled) -> str:
 
 
 def _against_request(run: Run, event: e.CheckpointRequested) -> str:
+    if run.checkpoint is not None:
+        return "it is requested already"
     if not (run.is_ended and run.is_root and run.has_started):
         return "only the end of a root turn that started requests a checkpoint"
     expected = checkpoint_id(run.turn)
@@ -248,7 +238,9 @@ def _against_checkpoint(
 ) -> str:
     if run.checkpoint is None or event.id != run.checkpoint.id:
         return "it owes no checkpoint of this id"
-    if isinstance(event, e.CheckpointAttempted) and event.attempt != run.checkpoint.attempts + 1:
+    if CHECKPOINT_TABLE[run.checkpoint.state, CHECKPOINT_COLUMN_OF[type(event)]][1] is None:
+        return f"its checkpoint is {run.checkpoint.state}"
+    if type(event) is e.CheckpointAttempted and event.attempt != run.checkpoint.attempts + 1:
         return f"attempt {run.checkpoint.attempts + 1} would be the next"
     return ""
 
@@ -278,48 +270,51 @@ def is_same_start(run: Run, event: e.TurnQueued | e.TurnStarted) -> bool:
 
 def _first(recorded: Recorded) -> Run:
     event = recorded.event
-    if not isinstance(event, e.TurnQueued | e.TurnStarted):
-        raise _impossible(None, recorded)
-    run = Run(
-        turn=recorded.stream.partition("/")[2],
-        conversation=event.conversation,
-        workspace=event.workspace,
-        state="queued",
-        version=recorded.version,
-        position=recorded.position,
-        started_position=recorded.position,
-        input_id=event.input_id,
-        input_digest=event.input_digest,
-        input_length=event.input_length,
-        parent=event.parent,
-        shares_workspace=event.shares_workspace,
-        owner=recorded.owner,
-        queued_at=recorded.at if isinstance(event, e.TurnQueued) else None,
-    )
-    return _started(run, event, recorded) if isinstance(event, e.TurnStarted) else run
+    turn = recorded.stream.partition("/")[2]
+    if type(event) is e.TurnStarted:
+        return Run(
+            turn=turn,
+            state="running",
+            phase="starting",
+            owner=recorded.owner,
+            started_at=recorded.at,
+            version=recorded.version,
+            position=recorded.position,
+            started_position=recorded.position,
+            conversation=event.conversation,
+            workspace=event.workspace,
+            native_session=event.native_session,
+            input_id=event.input_id,
+            input_digest=event.input_digest,
+            input_length=event.input_length,
+            parent=event.parent,
+            generation=event.generation,
+            shares_workspace=event.shares_workspace,
+            baseline=event.baseline,
+        )
+    if type(event) is e.TurnQueued:
+        return Run(
+            turn=turn,
+            state="queued",
+            owner=recorded.owner,
+            queued_at=recorded.at,
+            version=recorded.version,
+            position=recorded.position,
+            started_position=recorded.position,
+            conversation=event.conversation,
+            workspace=event.workspace,
+            input_id=event.input_id,
+            input_digest=event.input_digest,
+            input_length=event.input_length,
+            parent=event.parent,
+            shares_workspace=event.shares_workspace,
+        )
+    raise _impossible(None, recorded)
 
 
 def _started(run: Run, event: e.TurnStarted, recorded: Recorded) -> Run:
-    return replace(
-        run,
-        state="running",
-        conversation=event.conversation,
-        workspace=event.workspace,
-        native_session=event.native_session,
-        input_id=event.input_id,
-        input_digest=event.input_digest,
-        input_length=event.input_length,
-        parent=event.parent,
-        generation=event.generation,
-        shares_workspace=event.shares_workspace,
-        baseline=event.baseline,
-        phase="starting",
-        owner=recorded.owner,
-        started_at=recorded.at,
-        version=recorded.version,
-        position=recorded.position,
-        started_position=recorded.position,
-    )
+    """Out of the queue: what the start says counts, and the time of the queueing stays."""
+    return replace(_first(recorded), queued_at=run.queued_at)
 
 
 def _observed(run: Run, event: e.TurnObserved, recorded: Recorded) -> Run:
@@ -411,22 +406,33 @@ def _late(run: Run, event: e.LateFact, recorded: Recorded) -> Run:
     return replace(run, late_facts=run.late_facts + 1, version=recorded.version, position=recorded.position)
 
 
-def _checkpointed(run: Run, event: TurnEvent, recorded: Recorded) -> Run:
-    owed = run.checkpoint or Checkpoint(id=checkpoint_id(run.turn), state="requested")
-    match event:
-        case e.CheckpointAttempted():
-            owed = replace(owed, state="attempted", attempts=event.attempt)
-        case e.TurnCheckpointed():
-            owed = replace(owed, state="recorded", reference=event.reference, error="")
-        case e.CheckpointFailed():
-            owed = replace(owed, state="requested", error=event.error)
-        case e.CheckpointAbandoned():
-            owed = replace(owed, state="abandoned")
+def _requested(run: Run, event: e.CheckpointRequested, recorded: Recorded) -> Run:
+    owed = Checkpoint(id=event.id, state="requested")
     return replace(run, checkpoint=owed, version=recorded.version, position=recorded.position)
 
 
-def _checkpoint_state(run: Run) -> CheckpointState:
-    return run.checkpoint.state if run.checkpoint else "none"
+def _attempted(run: Run, event: e.CheckpointAttempted, recorded: Recorded) -> Run:
+    assert run.checkpoint is not None
+    owed = replace(run.checkpoint, state="attempted", attempts=event.attempt)
+    return replace(run, checkpoint=owed, version=recorded.version, position=recorded.position)
+
+
+def _checkpointed(run: Run, event: e.TurnCheckpointed, recorded: Recorded) -> Run:
+    assert run.checkpoint is not None
+    owed = replace(run.checkpoint, state="recorded", reference=event.reference, error="")
+    return replace(run, checkpoint=owed, version=recorded.version, position=recorded.position)
+
+
+def _checkpoint_failed(run: Run, event: e.CheckpointFailed, recorded: Recorded) -> Run:
+    assert run.checkpoint is not None
+    owed = replace(run.checkpoint, state="requested", error=event.error)
+    return replace(run, checkpoint=owed, version=recorded.version, position=recorded.position)
+
+
+def _abandoned(run: Run, event: e.CheckpointAbandoned, recorded: Recorded) -> Run:
+    assert run.checkpoint is not None
+    owed = replace(run.checkpoint, state="abandoned")
+    return replace(run, checkpoint=owed, version=recorded.version, position=recorded.position)
 
 
 END_STATE: dict[type, State] = {
@@ -450,11 +456,25 @@ _APPLY: dict[type, Callable[..., Run]] = {
     e.TurnInterrupted: _ended,
     e.TurnCancelled: _ended,
     e.LateFact: _late,
-    e.CheckpointRequested: _checkpointed,
-    e.CheckpointAttempted: _checkpointed,
+    e.CheckpointRequested: _requested,
+    e.CheckpointAttempted: _attempted,
     e.TurnCheckpointed: _checkpointed,
-    e.CheckpointFailed: _checkpointed,
-    e.CheckpointAbandoned: _checkpointed,
+    e.CheckpointFailed: _checkpoint_failed,
+    e.CheckpointAbandoned: _abandoned,
+}
+
+
+# The ways that the fold may meet, by the table: the events of cells that lead somewhere, late facts that
+# are kept, and the events of a checkpoint, whose own table is asked with them.
+_WAYS: dict[State, dict[type, tuple[Callable[..., str] | None, Callable[..., Run]]]] = {
+    state: {
+        kind: (_OBJECTIONS.get(kind), apply)
+        for kind, apply in _APPLY.items()
+        if kind in CHECKPOINT_COLUMN_OF
+        or (kind is e.LateFact and TABLE[state, "Observed"].verdict is Verdict.LATE)
+        or (kind in COLUMN_OF and _leads_on(TABLE[state, COLUMN_OF[kind]]))
+    }
+    for state in STATES
 }
 
 

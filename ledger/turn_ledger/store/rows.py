@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ _NEW_RUN = (
 # the few rows that a partial index holds.
 _SORTED = "+started"
 
+_event_row = partial(tuple.__new__, EventRow)  # what `EventRow._make` does, without its Python
 _encode = msgspec.json.Encoder().encode
 _decode_run = msgspec.json.Decoder(Run).decode
 _decode_host = msgspec.json.Decoder(HostState).decode
@@ -162,18 +164,18 @@ class Rows:
         return [turn for run, turn in rows if not any(_readable([(run,)]))]
 
     def stream(self, stream: str, *, after: int = 0, until: int | None = None) -> list[EventRow]:
-        rows = self._rows(
+        rows = self._all(
             "SELECT * FROM events WHERE stream=? AND version>? AND position<=? ORDER BY version",
             (stream, after, _LAST if until is None else until),
         )
-        return list(map(EventRow._make, rows))
+        return list(map(_event_row, rows))
 
     def log(self, *, after: int, limit: int, until: int | None = None) -> list[EventRow]:
-        rows = self._rows(
+        rows = self._all(
             "SELECT * FROM events WHERE position>? AND position<=? ORDER BY position LIMIT ?",
             (after, _LAST if until is None else until, limit),
         )
-        return list(map(EventRow._make, rows))
+        return list(map(_event_row, rows))
 
     # Writing
 
@@ -215,22 +217,31 @@ class Rows:
         return list(_readable(self._rows(f"SELECT run FROM runs WHERE {where}", values)))
 
     def _rows(self, statement: str, values: Sequence[Any] = ()) -> Iterator[Any]:
-        """The rows of a query. Text that is no UTF-8 comes with escapes, as something that cannot be true."""
+        """The rows of a query, one by one, as `_all` gives them."""
         given = 0
         try:
             for row in self._execute(statement, values):
                 given += 1
                 yield row
         except sqlite3.OperationalError as error:
-            if getattr(error, "sqlite_errorcode", None) is not None:
-                raise
-            connection = self._cursor.connection
-            connection.text_factory = _escaped
-            try:
-                rows = self._execute(statement, values).fetchall()
-            finally:
-                connection.text_factory = str
-            yield from rows[given:]
+            yield from self._escaped(error, statement, values)[given:]
+
+    def _all(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """The rows of a query. Text that is no UTF-8 comes with escapes, as something that cannot be true."""
+        try:
+            return self._execute(statement, values).fetchall()
+        except sqlite3.OperationalError as error:
+            return self._escaped(error, statement, values)
+
+    def _escaped(self, error: sqlite3.OperationalError, statement: str, values: Sequence[Any]) -> list[Any]:
+        if getattr(error, "sqlite_errorcode", None) is not None:
+            raise error  # the database's own: this one came from Python, which could not read a text
+        connection = self._cursor.connection
+        connection.text_factory = _with_escapes
+        try:
+            return self._execute(statement, values).fetchall()
+        finally:
+            connection.text_factory = str
 
 
 class Memory:
@@ -313,7 +324,7 @@ def _indexed(run: Run) -> tuple[Any, ...]:
     )
 
 
-def _escaped(data: bytes) -> str:
+def _with_escapes(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
