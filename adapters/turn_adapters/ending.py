@@ -59,7 +59,7 @@ async def stop(runtime: Runtime, turn: str) -> Run:
         raise StopNotConfirmed(turn, str(error)) from error
     if live.closed.is_set():
         return live.run
-    return await _end_and_wind_down(runtime, live, InterruptTurn(turn=turn, cause="user_stop"))
+    return await end_and_wind_down(runtime, live, InterruptTurn(turn=turn, cause="user_stop"))
 
 
 async def close(runtime: Runtime, conversation: str) -> list[Run]:
@@ -78,7 +78,7 @@ async def close(runtime: Runtime, conversation: str) -> list[Run]:
                 await runtime.require_assistant().abort(live.session)
         command = CancelTurn(turn=run.turn, cause="conversation_closed")
         if live is not None:
-            ended = await _end_and_wind_down(runtime, live, command)
+            ended = await end_and_wind_down(runtime, live, command)
         else:
             ended = await runtime.writer.apply(command)
             await runtime.on_ended(ended)
@@ -119,7 +119,7 @@ async def end_by_abort(runtime: Runtime, live: LiveTurn, reason: Literal["lost",
     with suppress(AssistantError):  # sent again below
         await runtime.require_assistant().abort(live.session)
     if reason == "runaway":
-        await _end_and_wind_down(runtime, live, stopped_end(live.run, Evidence(source=live.source)))
+        await end_and_wind_down(runtime, live, stopped_end(live.run, Evidence(source=live.source)))
         return
     await wait_until_over(runtime, live.session, live.input_id)
     if not live.closed.is_set():
@@ -146,6 +146,7 @@ async def wait_until_over(runtime: Runtime, session: str, input_id: str) -> Nati
                 if record.busy and now - last_abort >= runtime.options.abort_again_seconds:
                     last_abort = now
                     await assistant.abort(session)
+                    last_abort = trio.current_time()
             except AssistantError:
                 pass  # away or unwilling for the moment: its life ends, or it answers again
             await trio.sleep(LOOK_SECONDS)
@@ -180,10 +181,10 @@ async def drop_requests(runtime: Runtime, session: str) -> None:
         await runtime.require_assistant().drop_requests(session)
 
 
-async def _end_and_wind_down(runtime: Runtime, live: LiveTurn, command: Command) -> Run:
+async def end_and_wind_down(runtime: Runtime, live: LiveTurn, command: Command) -> Run:
     """End the turn here and now, and go on aborting until its native work is over."""
     over = runtime.winding.setdefault(live.session, trio.Event())
-    runtime.nursery.start_soon(_wind_down, runtime, live, over)
+    runtime.start_soon(_wind_down, runtime, live, over)
     return await runtime.end(live, command, moving=True)
 
 

@@ -8,7 +8,8 @@ The parts are modules of functions over this state: `admission` starts turns, `o
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 import trio
@@ -26,6 +27,7 @@ from turn_ledger import (
     Change,
     CorruptLedger,
     Ledger,
+    NotAccepting,
     Refused,
     Run,
     StaleOwner,
@@ -41,6 +43,9 @@ from turn_ledger.commands import (
 from turn_ledger.units import change
 
 TOLD_MAX = 10_000
+FAILING_SECONDS = 1.0
+"""How long a call waits for the cancellation that a failing host sends."""
+
 STORE_AGAIN_SECONDS = 0.1
 STORE_AGAIN_SECONDS_MAX = 2.0
 
@@ -98,6 +103,8 @@ class Runtime:
         """Set while nobody keeps the server: then no life of it can begin."""
         self.server_left.set()
         self.live: dict[str, LiveTurn] = {}
+        self.starting: dict[str, trio.Event] = {}
+        """The turns whose start is on its way into the ledger, each with what is set when it is over."""
         self.waiting: dict[str, WaitingPrompt] = {}
         self.sessions: dict[str, str] = {}
         self.winding: dict[str, trio.Event] = {}
@@ -151,6 +158,56 @@ class Runtime:
             del self.live[live.turn]
         if self._by_session.get(live.session) is live:
             del self._by_session[live.session]
+
+    @contextmanager
+    def begins(self, turn: str) -> Iterator[None]:
+        """While the start of a turn is stored, and until it is live: nobody else takes care of it."""
+        over = self.starting[turn] = trio.Event()
+        try:
+            yield
+        finally:
+            del self.starting[turn]
+            over.set()
+
+    # Whoever calls may go away
+
+    async def see_through(self, nursery: trio.Nursery, do: Callable[[], Awaitable[T]]) -> T:
+        """Do something to its end, also when the caller is cancelled meanwhile. What it returns or raises.
+
+        Raises `NotAccepting` when the host has ended before. One that has failed cancels its block: that
+        comes first.
+        """
+        if nursery.cancel_scope.cancel_called:
+            with trio.move_on_after(FAILING_SECONDS):
+                await trio.sleep_forever()
+            raise self.not_accepting()
+        outcomes: list[T] = []
+        errors: list[Exception] = []
+        is_over = trio.Event()
+
+        async def carry_on() -> None:
+            try:
+                outcomes.append(await do())
+            except Exception as error:  # the caller's, if there still is one
+                errors.append(error)
+            finally:
+                is_over.set()
+
+        nursery.start_soon(carry_on)
+        await is_over.wait()
+        if errors:
+            raise errors[0]
+        if not outcomes:
+            raise self.not_accepting()
+        return outcomes[0]
+
+    def start_soon(self, task: Callable[..., Awaitable[object]], *arguments: object) -> None:
+        """Start a task that ends with the shutdown: none any more when that, or a failure, has ended all."""
+        if not self.nursery.cancel_scope.cancel_called:
+            self.nursery.start_soon(task, *arguments)
+
+    def not_accepting(self) -> NotAccepting:
+        return NotAccepting(self.ledger.owner.host, self.ledger.owner.epoch)
 
     # Appending
 
