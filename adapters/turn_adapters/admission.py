@@ -123,8 +123,9 @@ async def begin(
 
     Between the two nothing may come in between, no cancellation either: a turn that runs is observed.
     """
+    await _check_workspace(runtime, turn, waiting, supersedes)
     session = await _session(runtime, waiting)
-    baseline = await runtime.handler.baseline(waiting.workspace)
+    baseline = await _baseline(runtime, waiting.workspace)
     assistant = runtime.require_assistant()
     keep = runtime.options.keep_text
     command = StartTurn(
@@ -157,37 +158,67 @@ async def begin(
     return Sent(run=admission.run, new=admission.new)
 
 
+async def _check_workspace(
+    runtime: Runtime, turn: str, waiting: WaitingPrompt, supersedes: str | None
+) -> None:
+    """Raise `WorkspaceBusy` before anything costly is done. The ledger looks again when the turn starts."""
+    if waiting.shares_workspace:
+        return
+    workspace = waiting.workspace
+    for holder in await runtime.writer.call(lambda: runtime.ledger.workspace_holders(workspace)):
+        if holder.turn not in (turn, supersedes):
+            raise WorkspaceBusy(workspace, holder.turn, "run" if holder.is_open else "checkpoint")
+
+
+async def _baseline(runtime: Runtime, workspace: str) -> str | None:
+    """The workspace's state by the handler's word; a turn is not refused, nor held up, because of it."""
+    with trio.move_on_after(runtime.options.baseline_seconds_max):
+        try:
+            return await runtime.handler.baseline(workspace)
+        except Exception:  # the application's code; the same trouble will be told by its `save`
+            return None
+    return None
+
+
 async def start_waiting(runtime: Runtime) -> None:
     """Start queued turns as their conversation and workspace become free. Runs for ever."""
     while True:
         changed = runtime.queue_changed
-        for turn, waiting in list(runtime.waiting.items()):
-            if not waiting.is_held and not runtime.is_stopping:
-                await _try_waiting(runtime, turn, waiting)
+        async with trio.open_nursery() as nursery:
+            for turn in await _ready(runtime):
+                nursery.start_soon(_try_waiting, runtime, turn, runtime.waiting[turn])
         with trio.move_on_after(runtime.options.poll_seconds):
             await changed.wait()
 
 
+async def _ready(runtime: Runtime) -> list[str]:
+    """The first queued turn of each conversation that is free here; what is held is passed over."""
+    if not runtime.waiting or runtime.is_stopping:
+        return []
+    try:
+        queued = await runtime.writer.call(runtime.ledger.queued_runs)
+    except StoreUnavailable:
+        return []
+    first: dict[str, str] = {}
+    for run in queued:
+        waiting = runtime.waiting.get(run.turn)
+        if waiting is not None and not waiting.is_held:
+            first.setdefault(run.conversation, run.turn)
+    taken = {live.run.conversation for live in runtime.live.values() if live.run.is_root}
+    return [turn for conversation, turn in first.items() if conversation not in taken]
+
+
 async def _try_waiting(runtime: Runtime, turn: str, waiting: WaitingPrompt) -> None:
-    lock = runtime.conversation_locks[waiting.conversation]
-    async with lock:
+    async with runtime.conversation_locks[waiting.conversation]:
         if runtime.waiting.get(turn) is not waiting or waiting.is_held or runtime.is_stopping:
             return
         try:
-            is_free = not await _open_turn(runtime, waiting.conversation)
-            if is_free and await _is_first(runtime, turn, waiting):
+            if not await _open_turn(runtime, waiting.conversation):
                 await begin(runtime, turn, waiting)
         except StaleOwner:
             raise
         except (Refused, AssistantError, StoreUnavailable):
             return  # not yet, or not any more
-
-
-async def _is_first(runtime: Runtime, turn: str, waiting: WaitingPrompt) -> bool:
-    """First come, first served within a conversation; what is held is passed over."""
-    queued = await runtime.writer.call(lambda: runtime.ledger.queued_runs(conversation=waiting.conversation))
-    ready = [run.turn for run in queued if run.turn in runtime.waiting]
-    return next((each for each in ready if not runtime.waiting[each].is_held), turn) == turn
 
 
 async def _known(runtime: Runtime, turn: str) -> Run | None:

@@ -55,6 +55,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     stop_read_seconds: float = 2.0
     server_restarts_max: int = 5
     unhealthy_seconds_max: float = 30.0
+    baseline_seconds_max: float = 10.0
     attempt_seconds_max: float = 120.0
     attempts_max: int = 5
     retry_first_seconds: float = 1.0

@@ -11,6 +11,7 @@ import trio
 
 from stage import Clock, SimulatedStage, Stage
 from turn_adapters.options import Options
+from turn_adapters.simulated_checkpoints import RecordingCheckpoints
 from turn_ledger import ConversationBusy, IllegalTransition, WorkspaceBusy
 
 
@@ -250,6 +251,26 @@ class TestWorkspace:
             stage.checkpoints.release()
             assert (await host.wait(second)).state == "completed"
         assert stage.position_of(second, "TurnStarted") > stage.position_of(first, "TurnCheckpointed")
+
+    async def test_a_turn_that_waits_asks_neither_the_server_nor_the_handler(
+        self, simulated: SimulatedStage, clock: Clock
+    ) -> None:
+        asked: list[str] = []
+
+        class Counts(RecordingCheckpoints):
+            async def baseline(self, workspace: str) -> str | None:
+                asked.append(workspace)
+                return await super().baseline(workspace)
+
+        shared = simulated.workspace("shared")
+        async with simulated.host(checkpoints=Counts()) as host:
+            await simulated.busy(host, conversation="one", workspace=shared)
+            calls = len(simulated.called("has_session", "create_session"))
+            for number in range(5):
+                await simulated.send(host, "answer", conversation=f"two-{number}", workspace=shared)
+            await trio.sleep(60)
+            assert len(simulated.called("has_session", "create_session")) == calls
+        assert asked == [shared]
 
     async def test_two_queues_in_one_workspace_take_turns(self, stage: Stage, clock: Clock | None) -> None:
         shared = stage.workspace("shared")

@@ -8,6 +8,7 @@ import trio
 
 from stage import Clock, SimulatedStage, Stage, Unwilling
 from turn_adapters.options import Options
+from turn_adapters.simulated_checkpoints import RecordingCheckpoints
 from turn_ledger import (
     AssistantError,
     DoesNotFit,
@@ -208,6 +209,23 @@ class TestBadMoments:
             host.ledger.is_full = False
             assert (await host.wait(turn)).state == "completed"
             await simulated.settled(turn)
+
+    @pytest.mark.parametrize("trouble", ["raises", "hangs"])
+    async def test_a_handler_in_trouble_neither_refuses_a_turn_nor_holds_it_up(
+        self, simulated: SimulatedStage, clock: Clock, trouble: str
+    ) -> None:
+        class InTrouble(RecordingCheckpoints):
+            async def baseline(self, workspace: str) -> str | None:
+                if trouble == "raises":
+                    raise ZeroDivisionError
+                await trio.sleep_forever()
+                raise AssertionError
+
+        async with simulated.host(checkpoints=InTrouble()) as host:
+            with trio.fail_after(15):
+                turn = await simulated.send(host, "answer")
+            assert (await host.wait(turn)).state == "completed"
+        assert simulated.run(turn).baseline is None
 
     async def test_a_handler_without_a_baseline_refuses_no_turn(
         self, stage: Stage, clock: Clock | None
