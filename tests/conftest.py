@@ -1,7 +1,7 @@
 """Fixtures of more than one test file, and how hard properties are tried.
 
-`quick`, in the suite: always the same examples. `torture`, as long as one asks: `make torture SECONDS=600`,
-or `pytest tests/properties --hypothesis-profile=torture --hypothesis-seed=4711`.
+`quick`, in the suite: always the same examples. `torture`, as long as one asks:
+`pytest tests/properties --hypothesis-profile=torture --hypothesis-seed=4711`.
 """
 
 from hypothesis import HealthCheck, settings

@@ -8,7 +8,9 @@ before.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Literal
 
 import trio
@@ -16,9 +18,9 @@ import trio
 from turn_adapters.live import LiveTurn
 from turn_adapters.runtime import Runtime
 from turn_ledger import AssistantError, Run
-from turn_ledger.commands import CancelTurn, Command, CompleteTurn, InterruptTurn, RequestStop
+from turn_ledger.commands import CancelTurn, Command, InterruptTurn, ObserveTurn, RequestStop
 from turn_ledger.events import Evidence
-from turn_projections.settle import NativeRecord, settle, stopped_end
+from turn_projections.settle import NativeRecord, late_end, settle, stopped_end
 
 LOOK_SECONDS = 0.1
 
@@ -126,11 +128,17 @@ async def end_by_abort(runtime: Runtime, live: LiveTurn, reason: Literal["lost",
         await runtime.end(live, stopped_end(live.run, Evidence(source=live.source)))
 
 
-async def wait_until_over(runtime: Runtime, session: str, input_id: str) -> NativeRecord | None:
+async def wait_until_over(
+    runtime: Runtime,
+    session: str,
+    input_id: str,
+    *,
+    if_it_goes_on: Callable[[NativeRecord], Awaitable[None]] | None = None,
+) -> NativeRecord | None:
     """Wait until native work is over (rule 4.5), sending the abort again while it is not.
 
     The last record read; None when the server's life ended, or the limit was reached, before it could
-    be read. To be called after an abort was sent.
+    be read. To be called after an abort was sent. `if_it_goes_on`: called once, if that had no effect.
     """
     assistant = runtime.assistant
     last_abort = trio.current_time()
@@ -144,6 +152,9 @@ async def wait_until_over(runtime: Runtime, session: str, input_id: str) -> Nati
                 ):
                     return record
                 if record.busy and now - last_abort >= runtime.options.abort_again_seconds:
+                    if if_it_goes_on is not None:
+                        await if_it_goes_on(record)
+                        if_it_goes_on = None
                     last_abort = now
                     await assistant.abort(session)
                     last_abort = trio.current_time()
@@ -190,17 +201,25 @@ async def end_and_wind_down(runtime: Runtime, live: LiveTurn, command: Command) 
 
 async def _wind_down(runtime: Runtime, live: LiveTurn, over: trio.Event) -> None:
     try:
-        record = await wait_until_over(runtime, live.session, live.input_id)
-        if record is not None and record.kind == "done" and live.run.is_ended:
-            # It finished all the same: evidence of work after the Stop, without effect.
-            evidence = Evidence(source="call", native_ids=record.native_ids, totals=record.totals)
-            await runtime.store_fact(live, CompleteTurn(turn=live.turn, evidence=evidence))
+        record = await wait_until_over(
+            runtime, live.session, live.input_id, if_it_goes_on=partial(_note_work, runtime, live)
+        )
+        late = late_end(live.run, record, source="call") if record is not None else None
+        if late is not None and live.run.is_ended:
+            await runtime.store_fact(live, late)  # evidence of work after the Stop, without effect
         await drop_requests(runtime, live.session)
     finally:
         over.set()
         if runtime.winding.get(live.session) is over:
             del runtime.winding[live.session]
         runtime.dispatcher.release(live.turn)
+
+
+async def _note_work(runtime: Runtime, live: LiveTurn, record: NativeRecord) -> None:
+    """The abort was answered and the work goes on: evidence, without effect on a turn that has ended."""
+    if live.run.is_ended:
+        phase, message = record.phase or "working", record.native_message
+        await runtime.store_fact(live, ObserveTurn(turn=live.turn, phase=phase, native_message=message))
 
 
 async def _finish_wins(runtime: Runtime, live: LiveTurn) -> None:

@@ -199,7 +199,8 @@ class _Inquiry:
         if theirs is None or mine is None:
             return False
         if unproven is not None:
-            return theirs.url == mine.url  # what it is busy with, only that process itself knows
+            # What it is busy with, only that process itself knows.
+            return (theirs.url, theirs.pid, theirs.pid_started) == (mine.url, mine.pid, mine.pid_started)
         if theirs.data_directory is not None:
             return theirs.data_directory == mine.data_directory
         return theirs.url == mine.url

@@ -116,6 +116,9 @@ class Runtime:
         self._told: OrderedDict[str, None] = OrderedDict()
         self._telling = 0
         self._all_told = trio.Event()
+        self._kept = 0
+        self._kept_changed = trio.Event()
+        self._store_is_back = trio.Event()
 
     # The server's present life
 
@@ -213,15 +216,37 @@ class Runtime:
 
     async def keep_trying(self, append: Callable[[], Awaitable[T]]) -> T | None:
         """Append, and while the store is away try again. None: the host shut down before it was stored."""
+        try:
+            return await append()
+        except StoreUnavailable:
+            if self.is_stopping:
+                return None
+        self._kept += 1
+        try:
+            return await self._try_again(append)
+        finally:
+            self._kept -= 1
+            self._kept_changed.set()
+            self._kept_changed = trio.Event()
+
+    async def _try_again(self, append: Callable[[], Awaitable[T]]) -> T | None:
         wait = STORE_AGAIN_SECONDS
         while True:
+            with trio.move_on_after(wait):
+                await self._store_is_back.wait()
             try:
                 return await append()
             except StoreUnavailable:
                 if self.is_stopping:
                     return None
-                await trio.sleep(wait)
-                wait = min(wait * 2, STORE_AGAIN_SECONDS_MAX)
+            wait = min(wait * 2, STORE_AGAIN_SECONDS_MAX)
+
+    async def store_kept(self) -> None:
+        """The store is back: have everything that was kept for it tried again now, and wait for that."""
+        self._store_is_back.set()
+        self._store_is_back = trio.Event()
+        while self._kept:
+            await self._kept_changed.wait()
 
     async def store_fact(self, live: LiveTurn, command: Command, *, keep: bool = True) -> bool:
         """Append what the server told about a live turn; False if it could not be, or must not be.

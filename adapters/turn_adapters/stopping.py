@@ -54,6 +54,8 @@ async def shut_down(runtime: Runtime, *, deadline_seconds: float, drain_seconds:
     marked: list[str] | None = None
     try:
         await _durable(runtime, half, lambda seconds: runtime.ledger.stop_accepting(busy_seconds=seconds))
+        with trio.move_on_at(half):
+            await runtime.store_kept()  # what the server told before the shutdown came before the mark
         await _drain(runtime, min(began + drain_seconds, half) if drain_seconds else began)
         marked = await _durable(
             runtime, half, lambda seconds: runtime.ledger.mark_open_turns(busy_seconds=seconds)

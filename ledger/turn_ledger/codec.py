@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -54,10 +55,12 @@ class Codec:
             kind: f"{name}.{registry.versions[name]}" for name, kind in registry.types.items()
         }
         self._envelope = {kind: _envelope_of(kind) for kind in registry.types.values()}
-        self._decode: dict[str, Callable[[str | bytes], Any]] = {
-            self._stored_type[kind]: msgspec.json.Decoder(envelope).decode
-            for kind, envelope in self._envelope.items()
-        }
+        self.decoders: dict[str, Callable[[str | bytes], Any]] = {}
+        """From each stored type, of any version, to what decodes its text to an envelope."""
+        for name, kind in registry.types.items():
+            for version in range(1, registry.versions[name]):
+                self.decoders[f"{name}.{version}"] = partial(self._upcast, name, version)
+            self.decoders[self._stored_type[kind]] = msgspec.json.Decoder(self._envelope[kind]).decode
 
     def stored_type(self, event: Event) -> str:
         """`NAME.VERSION` of an event."""
@@ -108,7 +111,7 @@ class Codec:
         )
         try:
             state: bytes = self._encode(envelope)
-            proven = self._decode[stored_type](state)
+            proven = self.decoders[stored_type](state)
         except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, OverflowError) as error:
             raise DoesNotFit(f"{kind.__name__} cannot be stored: {error}") from error
         if len(state) > STATE_BYTES_MAX:
@@ -119,13 +122,7 @@ class Codec:
         self, position: int, stream: str, version: int, stored_type: str, state: str | bytes, digest: str
     ) -> Recorded:
         """The recorded event of one row. Raises `CorruptLedger` that names the place and the reason."""
-        decode = self._decode.get(stored_type)
-        try:
-            envelope = decode(state) if decode else self._upcast(stored_type, state)
-        except Exception as error:  # an upcaster that is given nonsense may raise anything
-            raise CorruptLedger(
-                f"{stored_type} cannot be decoded: {error}", stream=stream, position=position
-            ) from error
+        envelope = self.envelope(position, stream, stored_type, state)
         return Recorded(
             position=position,
             stream=stream,
@@ -139,20 +136,27 @@ class Codec:
             digest=digest,
         )
 
-    def _upcast(self, stored_type: str, state: str | bytes) -> Any:
-        name, _, number = stored_type.rpartition(".")
-        kind = self._registry.types.get(name)
-        if kind is None:
-            raise ValueError("unknown type")
-        newest = self._registry.versions[name]
-        older = {str(version): version for version in range(1, newest)}
-        if number not in older:
-            raise ValueError(f"unknown version, this program knows 1 to {newest}")
-        version = older[number]
+    def envelope(self, position: int, stream: str, stored_type: str, state: str | bytes) -> Any:
+        """The envelope of one row as it is stored, with the event under `data`; raises as `decode` does."""
+        try:
+            return self.decoders[stored_type](state)
+        except Exception as error:  # an upcaster that is given nonsense may raise anything
+            reason = str(error) if stored_type in self.decoders else self._unknown(stored_type)
+            raise CorruptLedger(
+                f"{stored_type} cannot be decoded: {reason}", stream=stream, position=position
+            ) from error
+
+    def _unknown(self, stored_type: str) -> str:
+        name, _, _ = stored_type.rpartition(".")
+        if name not in self._registry.types:
+            return "unknown type"
+        return f"unknown version, this program knows 1 to {self._registry.versions[name]}"
+
+    def _upcast(self, name: str, version: int, state: str | bytes) -> Any:
         envelope = msgspec.json.decode(state, type=dict[str, Any])
-        for step in range(version, newest):
+        for step in range(version, self._registry.versions[name]):
             envelope["data"] = self._registry.upcasters[name, step](envelope["data"])
-        return msgspec.convert(envelope, self._envelope[kind])
+        return msgspec.convert(envelope, self._envelope[self._registry.types[name]])
 
 
 def digest_of(

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from turn_ledger import events as e
 from turn_ledger.errors import CorruptLedger
-from turn_ledger.events import Recorded, TurnEvent
+from turn_ledger.events import Event, Recorded, TurnEvent
 from turn_ledger.run import (
     CHECKPOINT_STATES,
     ENDS,
@@ -177,9 +177,13 @@ def evolve(run: Run | None, recorded: Recorded) -> Run:
     Raises `CorruptLedger` if the table has no such transition: `decide` never made this event, so the
     disk lies.
     """
-    event: TurnEvent = recorded.event  # type: ignore[assignment]
+    return fold(run, recorded.event, recorded)
+
+
+def fold(run: Run | None, event: Event, recorded: Recorded) -> Run:
+    """`evolve` for callers that have the event at hand already (see `replaying`)."""
     if run is None:
-        return _first(recorded)
+        return _first(event, recorded)
     way = _WAYS[run.state].get(type(event))
     if way is None:
         raise _impossible(run, recorded)
@@ -268,8 +272,7 @@ def is_same_start(run: Run, event: e.TurnQueued | e.TurnStarted) -> bool:
     )
 
 
-def _first(recorded: Recorded) -> Run:
-    event = recorded.event
+def _first(event: Event, recorded: Recorded) -> Run:
     turn = recorded.stream.partition("/")[2]
     if type(event) is e.TurnStarted:
         return Run(
@@ -314,7 +317,7 @@ def _first(recorded: Recorded) -> Run:
 
 def _started(run: Run, event: e.TurnStarted, recorded: Recorded) -> Run:
     """Out of the queue: what the start says counts, and the time of the queueing stays."""
-    return replace(_first(recorded), queued_at=run.queued_at)
+    return replace(_first(event, recorded), queued_at=run.queued_at)
 
 
 def _observed(run: Run, event: e.TurnObserved, recorded: Recorded) -> Run:
@@ -505,6 +508,7 @@ __all__ = [
     "Verdict",
     "checkpoint_id",
     "evolve",
+    "fold",
     "is_same_start",
     "objection",
 ]

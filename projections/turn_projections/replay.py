@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import chain
 
 import msgspec
 
 from turn_ledger.codec import Codec
 from turn_ledger.errors import CorruptLedger, LedgerError
 from turn_ledger.events import Recorded
-from turn_ledger.host import HostState, evolve_host
+from turn_ledger.host import HostState
 from turn_ledger.reader import LOG_PAGE_SIZE, Reader
+from turn_ledger.replaying import Replay
 from turn_ledger.store.port import EventRow
-from turn_ledger.streams import HOST, TURN
+from turn_ledger.streams import TURN
 from turn_ledger.turn import Run, evolve
 from turn_projections.timeline import Step, timeline
 
@@ -53,29 +55,12 @@ class Until(msgspec.Struct, frozen=True):
 def state_at(ledger: Reader, position: int | None = None) -> Past:
     """Everything as of a position (None: the newest). Raises `BadPosition`."""
     past = Past(position=checked_position(ledger, position))
-    runs: dict[str, Run] = {}
-    hosts: dict[str, HostState] = {}
-    damaged, decode = past.damaged, _CODEC.decode
-    for row in _rows(ledger, past.position):
-        stream = row[1]
-        if stream in damaged:
-            continue
-        try:
-            if stream.startswith(TURN):
-                run = runs.get(stream)
-                if row[2] != (run.version + 1 if run is not None else 1):
-                    raise _gap(row, run.version if run else 0)
-                runs[stream] = evolve(run, decode(*row))
-            elif stream.startswith(HOST):
-                host = hosts.get(stream)
-                if row[2] != (host.version + 1 if host is not None else 1):
-                    raise _gap(row, host.version if host else 0)
-                hosts[stream] = evolve_host(host, decode(*row))
-        except CorruptLedger as error:
-            damaged[stream] = error
-            runs.pop(stream, None)
-    past.runs = {run.turn: run for run in runs.values()}
-    past.hosts = {host.host: host for host in hosts.values()}
+    replay = Replay(_CODEC)
+    for rows in _pages(ledger, past.position):
+        replay.feed(rows)
+    past.runs = {run.turn: run for run in replay.runs.values()}
+    past.hosts = {host.host: host for host in replay.hosts.values()}
+    past.damaged = replay.damaged
     return past
 
 
@@ -180,11 +165,15 @@ def _stamp(time: str) -> str:
 
 
 def _rows(ledger: Reader, until: int) -> Iterator[EventRow]:
+    return chain.from_iterable(_pages(ledger, until))
+
+
+def _pages(ledger: Reader, until: int) -> Iterator[list[EventRow]]:
     after = 0
     while True:
         with ledger.snapshot() as snapshot:
             rows = snapshot.log(after=after, limit=LOG_PAGE_SIZE, until=until)
-        yield from rows
+        yield rows
         if len(rows) < LOG_PAGE_SIZE:
             return
         after = rows[-1].position
@@ -193,11 +182,3 @@ def _rows(ledger: Reader, until: int) -> Iterator[EventRow]:
 def _page(ledger: Reader, after: int, until: int) -> list[EventRow]:
     with ledger.snapshot() as snapshot:
         return snapshot.log(after=after, limit=until - after, until=until)
-
-
-def _gap(row: EventRow, version: int) -> CorruptLedger:
-    return CorruptLedger(
-        f"version {version + 1} is missing, {row.version} follows",
-        stream=row.stream,
-        position=row.position,
-    )

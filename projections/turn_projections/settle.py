@@ -73,28 +73,14 @@ def settle(
     if not run.is_open:
         return None
     if run.state == "stopped":
-        return _after_mark(run, record, evidence)
+        return late_end(run, record, source=source)
     if run.stop_requested is not None:
         return None if record.busy else stopped_end(run, evidence)
     if record.busy or record.kind == "busy":
         return _at_work(run, record, owner_over, generation)
+    if (end := _row_end(run, record, evidence)) is not None:
+        return end
     match record.kind:
-        case "done" if record.rejected:
-            return InterruptTurn(turn=run.turn, cause="permission_rejected", evidence=evidence)
-        case "done":
-            return CompleteTurn(turn=run.turn, evidence=evidence)
-        case "empty":
-            return FailTurn(
-                turn=run.turn,
-                cause="no_answer",
-                error="the assistant finished without an answer",
-                evidence=evidence,
-            )
-        case "error":
-            cause: Literal["credential_error", "provider_error"] = (
-                "credential_error" if record.credential else "provider_error"
-            )
-            return FailTurn(turn=run.turn, cause=cause, error=record.error, evidence=evidence)
         case "abort":
             return FailTurn(
                 turn=run.turn,
@@ -112,6 +98,15 @@ def settle(
         case "open" | "gone" if owner_over:
             return InterruptTurn(turn=run.turn, cause="observation_lost", evidence=evidence)
     return None
+
+
+def late_end(run: Run, record: NativeRecord, *, source: Source = "stream") -> Command | None:
+    """The end that the record tells of a turn that is marked or has ended: kept as a late fact.
+
+    None: it says nothing that contradicts the mark or the end. A native abort is what was asked for.
+    """
+    evidence = Evidence(source=source, native_ids=record.native_ids, totals=record.totals)
+    return None if record.busy else _row_end(run, record, evidence)
 
 
 def stopped_end(run: Run, evidence: Evidence) -> Command:
@@ -145,12 +140,23 @@ def _at_work(run: Run, record: NativeRecord, owner_over: bool, generation: str |
     return ObserveTurn(turn=run.turn, phase=record.phase, native_message=record.native_message)
 
 
-def _after_mark(run: Run, record: NativeRecord, evidence: Evidence) -> Command | None:
-    """The mark has decided; the abort that followed it says nothing new (rule 4.4)."""
-    if record.busy:
-        return None
-    if record.kind == "done":
-        return CompleteTurn(turn=run.turn, evidence=evidence)
-    if record.kind == "error":
-        return FailTurn(turn=run.turn, cause="provider_error", error=record.error, evidence=evidence)
+def _row_end(run: Run, record: NativeRecord, evidence: Evidence) -> Command | None:
+    """The end that the row itself carries, but for an abort: that is judged by who asked for it."""
+    match record.kind:
+        case "done" if record.rejected:
+            return InterruptTurn(turn=run.turn, cause="permission_rejected", evidence=evidence)
+        case "done":
+            return CompleteTurn(turn=run.turn, evidence=evidence)
+        case "empty":
+            return FailTurn(
+                turn=run.turn,
+                cause="no_answer",
+                error="the assistant finished without an answer",
+                evidence=evidence,
+            )
+        case "error":
+            cause: Literal["credential_error", "provider_error"] = (
+                "credential_error" if record.credential else "provider_error"
+            )
+            return FailTurn(turn=run.turn, cause=cause, error=record.error, evidence=evidence)
     return None

@@ -23,8 +23,9 @@ from turn_adapters.opencode import AttachedOpenCode
 from turn_adapters.opencode.scripted_model import OFFLINE_ENVIRONMENT, scripted_model
 from turn_adapters.options import Options, Outcome
 from turn_adapters.simulated_checkpoints import RecordingCheckpoints
-from turn_ledger import Ledger, Recorded, Run, StaleOwner
+from turn_ledger import AssistantError, Ledger, Recorded, Run, StaleOwner
 from turn_ledger.events import CheckpointRequested, LateFact, ServerStarted, TurnCheckpointed
+from turn_projections.settle import NativeRecord
 
 pytestmark = [pytest.mark.opencode, pytest.mark.timeout(180)]
 
@@ -93,6 +94,14 @@ def now(look: Callable[[], Any]) -> Callable[[], Awaitable[Any]]:
         return look()
 
     return ask
+
+
+async def answered(asked: Awaitable[NativeRecord]) -> NativeRecord | None:
+    """The record; None when a server that has just begun did not answer yet."""
+    try:
+        return await asked
+    except AssistantError:
+        return None
 
 
 async def turn_is(book: Book, turn: str, is_it: Callable[[Run], object]) -> Run:
@@ -454,7 +463,8 @@ async def test_an_abort_that_a_cold_server_loses_is_noticed_and_sent_again(
         async with open_host(book.url, "web-1", new_server(tmp_path, model), RecordingCheckpoints()) as host:
             run = book.run(lost)
             assert (run.state, run.cause, run.error) == ("interrupted", "observation_lost", "")
-            row = await host._runtime.require_assistant().record(session, run.input_id or "")
+            assistant = host._runtime.require_assistant()
+            row = await until(lambda: answered(assistant.record(session, run.input_id or "")))
             assert row.kind == "open", "nobody aborted it"
         assert len(book.requests(lost)) == 1
 

@@ -75,7 +75,6 @@ def test_of_many_that_recover_the_same_turns_exactly_one_wins_each(url: str) -> 
             assert run.checkpoint.id == checkpoint_id(turn)
             assert events[2].owner == events[3].owner
             by_the_dead += events[2].owner.host == "web-0"
-        assert by_the_dead < 100
         assert sum(int(recovered) for life, recovered, _ in said if life == "alive") == 100 - by_the_dead
         assert len({run.checkpoint.id for run in ledger.owing_runs() if run.checkpoint}) == 100
         assert ledger.last_position() - before <= 7  # the hosts that it expired, and no more

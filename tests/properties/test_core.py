@@ -7,11 +7,17 @@ from contextlib import suppress
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from given import CHILD_STARTED, QUEUED, STARTED
+from given import CHECKPOINT, CHILD_STARTED, OWNER, QUEUED, STARTED
 from trials import examples
 from turn_ledger import CorruptLedger, Refused
 from turn_ledger.decide import decide
-from turn_ledger.events import LateFact, TurnEvent
+from turn_ledger.events import (
+    CheckpointRequested,
+    LateFact,
+    TurnCompleted,
+    TurnEvent,
+    TurnStoppedByShutdown,
+)
 from turn_ledger.testing import (
     Step,
     check_checkpoints,
@@ -38,7 +44,13 @@ SAID_ONCE = (
     *("record_checkpoint", "abandon_checkpoint"),
 )
 CHECKS = (check_host_shutdown, check_first_end_stands, check_late_facts, check_checkpoints, check_size)
-BEGINNINGS = st.sampled_from([(), (QUEUED,), (STARTED,), (CHILD_STARTED,)])
+MARK = TurnStoppedByShutdown(owner=OWNER, by=OWNER)
+BEGINNINGS = st.sampled_from(
+    [
+        *[(), (QUEUED,), (STARTED,), (STARTED, MARK), (CHILD_STARTED,), (CHILD_STARTED, MARK)],
+        (STARTED, TurnCompleted(), CheckpointRequested(id=CHECKPOINT)),
+    ]
+)
 
 
 @examples(quick=500)
@@ -47,7 +59,7 @@ def test_a_turn_is_in_the_state_that_the_model_says(
     beginning: tuple[TurnEvent, ...], said: list[Step]
 ) -> None:
     run = fold(beginning)
-    state, checkpoint = _state(run), "none"
+    state, checkpoint = _state(run), _checkpoint(run)
     for step in said:
         with suppress(Refused):
             run = fold(decide(run, command_of(step)), run)
@@ -60,7 +72,7 @@ def test_a_turn_is_in_the_state_that_the_model_says(
             if state != before and state in ("completed", "failed", "interrupted", "cancelled"):
                 checkpoint = "none" if is_child or before == "queued" else "requested"
         assert _state(run) == state, step
-        assert (run.checkpoint.state if run and run.checkpoint else "none") == checkpoint, step
+        assert _checkpoint(run) == checkpoint, step
 
 
 @examples(quick=200)
@@ -122,3 +134,7 @@ def test_a_refusal_is_an_error_of_the_caller_and_changes_nothing(
 
 def _state(run: Run | None) -> str:
     return run.state if run else "none"
+
+
+def _checkpoint(run: Run | None) -> str:
+    return run.checkpoint.state if run and run.checkpoint else "none"

@@ -16,7 +16,8 @@ from turn_adapters.rehearsal.process import HostProcess
 from turn_adapters.rehearsal.promises import broken_history
 from turn_adapters.rehearsal.scenario import Fact, Scenario
 from turn_adapters.rehearsal.stage import RECONNECT_SECONDS, STEP_SECONDS, Stage
-from turn_adapters.simulated import open_world
+from turn_adapters.rehearsal.stores import read_only
+from turn_adapters.simulated import Call, open_world
 from turn_ledger import CorruptLedger, Ledger, Recorded, StoreError, UnknownTurn
 from turn_ledger.events import CheckpointRequested
 
@@ -34,14 +35,16 @@ class Scene(msgspec.Struct, frozen=True):
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a scenario.
 
-    `differences`: where it is not as expected, one sentence each. `problems`: what went wrong beside the
-    expectation (an injected fault that was not met as it must be, a host that ended by a mistake).
+    `calls`: what the hosts asked of the assistant server. `differences`: where it is not as expected, one
+    sentence each. `problems`: what went wrong beside that: a promise that was broken, a fault of the store
+    that was not met as it must be.
     """
 
     scenario: Scenario
     state: dict[str, str]
     checkpoints: dict[str, int]
     scenes: tuple[Scene, ...]
+    calls: tuple[Call, ...]
     differences: tuple[str, ...]
     problems: tuple[str, ...]
 
@@ -91,6 +94,7 @@ async def _play(scenario: Scenario, directory: Path) -> Rehearsed:
         state=state,
         checkpoints=checkpoints,
         scenes=tuple(scenes),
+        calls=tuple(world.calls),
         differences=tuple(_differences(scenario, state, checkpoints)),
         problems=(*stage.store.problems, *stage.promises.broken, *broken),
     )
@@ -187,7 +191,7 @@ def _held(stage: Stage) -> tuple[dict[str, str], dict[str, int], list[str]]:
     """What the ledger holds of each turn, how many checkpoints it asked for, and what contradicts itself."""
     turns = stage.scenario.turns
     try:
-        with closing(Ledger.open(stage.store.url)) as ledger:
+        with closing(read_only(stage.store.url)) as ledger:
             state = {turn: _state(ledger, turn) for turn in turns}
             checkpoints = {turn: _requests(ledger, turn) for turn in turns}
             return state, checkpoints, list(broken_history(ledger, stage.scenario))

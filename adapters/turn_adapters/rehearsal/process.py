@@ -16,7 +16,7 @@ import trio
 from turn_adapters.host import Host, open_host
 from turn_adapters.options import Options
 from turn_adapters.rehearsal.handler import RehearsedCheckpoints
-from turn_adapters.rehearsal.stores import RehearsedStore
+from turn_adapters.rehearsal.stores import CODEC, RehearsedStore
 from turn_adapters.simulated import SimulatedAssistant, SimulatedServer, SimulatedWorld
 from turn_adapters.simulated.process import Process
 from turn_ledger import AssistantError, Ledger, LedgerError, StaleOwner, StoreUnavailable
@@ -29,6 +29,8 @@ OPTIONS = Options(
     # Time is nobody's fact: what these limits would do, a fact has to say.
     unhealthy_seconds_max=FOR_EVER_SECONDS,
     attempt_seconds_max=FOR_EVER_SECONDS,
+    # Time is cheap here, looking is not.
+    fence_seconds=10.0,
 )
 DRAIN_SECONDS_PER_FACT = 20.0
 
@@ -228,6 +230,7 @@ class HostProcess:
                 busy_seconds=self.store.busy_seconds,
                 clock=self.store.clock,
                 new_id=self.store.new_id,
+                codec=CODEC,
             )
         except StoreUnavailable:
             self.store.was_refused()

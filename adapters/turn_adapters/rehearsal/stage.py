@@ -20,7 +20,7 @@ from turn_adapters.rehearsal.handler import RehearsedCheckpoints
 from turn_adapters.rehearsal.process import Gone, HostProcess
 from turn_adapters.rehearsal.promises import Promises
 from turn_adapters.rehearsal.scenario import Fact, Scenario
-from turn_adapters.rehearsal.stores import RehearsedStore
+from turn_adapters.rehearsal.stores import RehearsedStore, read_only
 from turn_adapters.simulated import Puppet, SimulatedWorld
 from turn_adapters.simulated.native import read_record
 from turn_ledger import (
@@ -177,7 +177,7 @@ class Stage:
     def reader(self) -> Ledger:
         """The ledger, open for reading. As long as it is, the file is as a killed process leaves it."""
         if self._reader is None:
-            self._reader = Ledger.open(self.store.url)
+            self._reader = read_only(self.store.url)
         return self._reader
 
     def close_reader(self) -> None:

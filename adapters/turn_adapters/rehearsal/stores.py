@@ -20,6 +20,7 @@ from turn_adapters.export import export
 from turn_adapters.importing import ImportRefused, import_ledger
 from turn_adapters.rehearsal.records import OLD_RECORDS
 from turn_ledger import CorruptLedger, Ledger, LedgerError, Recorded, StoreError, VersionConflict
+from turn_ledger.codec import Codec
 from turn_ledger.commands import CompleteTurn, RecordCheckpoint, StartTurn
 from turn_ledger.run import checkpoint_id
 from turn_ledger.store import harm
@@ -32,6 +33,9 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 BUSY_SECONDS = 0.005
 """How long a locked store is waited for, in real time: who is refused tries again in its own time."""
 
+CODEC = Codec()
+"""One for all: making it takes longer than opening a ledger."""
+
 MANY = 400
 """Turns that `log.big` adds, a few records each."""
 
@@ -39,6 +43,11 @@ _NOTES = ("LateFact", "CheckpointAttempted")
 """What is noted as often as it happens: all other events say that something is so, and say it once."""
 
 TIMES_REFUSED_MAX = 120
+
+
+def read_only(url: str) -> Ledger:
+    """The ledger, open for reading."""
+    return Ledger.open(url, codec=CODEC)
 
 
 class RehearsedStore:
@@ -136,7 +145,7 @@ class RehearsedStore:
         """One byte of a foreign turn's record is changed: that stream alone may be refused."""
         turn = self._add_turn()
         position = harm.flip_byte(self.path, f"turn/{turn}")
-        with closing(Ledger.open(self.url)) as ledger:
+        with closing(read_only(self.url)) as ledger:
             try:
                 ledger.run(turn)
             except CorruptLedger as error:
@@ -162,7 +171,7 @@ class RehearsedStore:
 
     def _tear_export(self) -> None:
         try:
-            with closing(Ledger.open(self.url)) as ledger:
+            with closing(read_only(self.url)) as ledger:
                 exported = b"".join(export(ledger))
         except StoreError:
             return  # damaged before: nothing is exported, so nothing can be torn
@@ -222,7 +231,7 @@ class RehearsedStore:
 
     def get_ahead(self) -> None:
         """A view claims to have read beyond the ledger's head."""
-        with closing(Ledger.open(self.url)) as ledger:
+        with closing(read_only(self.url)) as ledger:
             last = ledger.last_position()
             self._view.tracking = Tracking(ledger=ledger.id, position=last + 100, digest="f" * 64)
             try:
@@ -261,6 +270,7 @@ class RehearsedStore:
             synchronous="NORMAL",
             clock=self.clock,
             new_id=self.new_id,
+            codec=CODEC,
         )
 
     def _add_turn(self) -> str:
@@ -274,7 +284,7 @@ class RehearsedStore:
         return turn
 
     def _states(self) -> dict[str, str]:
-        with closing(Ledger.open(self.url)) as ledger:
+        with closing(read_only(self.url)) as ledger:
             return {run.turn: run.state for run in ledger.runs()}
 
     def _records(self) -> list[tuple[int, str, str]]:
@@ -307,7 +317,7 @@ class _StatesView:
 
 
 def _records(url: str) -> list[tuple[int, str, str]]:
-    with closing(Ledger.open(url)) as ledger, ledger.snapshot() as snapshot:
+    with closing(read_only(url)) as ledger, ledger.snapshot() as snapshot:
         return [(row.position, row.type, row.digest) for row in snapshot.log(after=0, limit=1_000_000)]
 
 

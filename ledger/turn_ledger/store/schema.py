@@ -9,16 +9,16 @@ open turns and never at history. A row of `runs` stands at the position of its t
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import stat
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from turn_ledger.errors import CannotOpen, CorruptLedger, NewerLedger, NotALedger
+from turn_ledger.errors import CannotOpen, CorruptLedger, NewerLedger, NotALedger, StoreUnavailable
 from turn_ledger.store.faults import translated
 
 APPLICATION_ID = 0x7475726E  # "turn" in the file's header tells a ledger from any other SQLite file
@@ -65,6 +65,8 @@ OR (stream >= 'host0' AND stream < 'turn/') OR stream >= 'turn0' LIMIT 1
 """A row that belongs to no turn and no host: `0` is the character after `/`."""
 
 _creating = threading.Lock()
+
+LOCK_AGAIN_SECONDS = 0.01
 
 
 def run_script(cursor: sqlite3.Cursor, statements: str) -> None:
@@ -126,18 +128,17 @@ def create(path: Path, new_id: Callable[[], str], busy_seconds: float) -> None:
     """Make the ledger if the file is absent or empty. Many processes may come here at once.
 
     It is made complete under another name and moved into place, so that nobody ever sees half of it.
-    SQLite's lock on the empty file tells who makes it. (A file descriptor of our own on the ledger is
-    never closed while SQLite has it open: that would drop SQLite's locks, hence the mutex.)
+    A lock of the operating system beside it tells who makes it. SQLite must not be asked for that: a
+    connection to the empty file that was there before takes the `-wal` of the new one for its own, and
+    deletes it.
     """
     with _creating:
         if not _is_empty(path):
             return
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        uri = uri_of(path, writable=True)
-        guard = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=busy_seconds)
+        guard = path.with_name(f"{path.name}.new-lock")
+        descriptor = os.open(guard, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            guard.execute("BEGIN EXCLUSIVE")
+            _lock(descriptor, path, busy_seconds)
             if _is_empty(path):
                 beside = path.with_name(f"{path.name}.new")
                 try:
@@ -146,8 +147,21 @@ def create(path: Path, new_id: Callable[[], str], busy_seconds: float) -> None:
                 finally:
                     _clear(beside)
                 _sync_directory(path.parent)
+            guard.unlink(missing_ok=True)  # whoever makes another one finds the ledger made
         finally:
-            guard.close()
+            os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path, seconds: float) -> None:
+    """Wait for the lock. Raises `StoreUnavailable` when it is not to be had in time."""
+    for _ in range(max(1, int(seconds / LOCK_AGAIN_SECONDS))):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            threading.Event().wait(LOCK_AGAIN_SECONDS)
+        else:
+            return
+    raise StoreUnavailable(f"{path} is being made by another process; nothing was recorded, try again")
 
 
 def _is_empty(path: Path) -> bool:

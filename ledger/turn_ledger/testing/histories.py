@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
-from turn_ledger.commands import Command
+from turn_ledger.commands import Command, StopByShutdown
 from turn_ledger.decide import decide
 from turn_ledger.errors import Refused
 from turn_ledger.events import TurnEvent
 from turn_ledger.testing import steps
 from turn_ledger.testing import values as v
 from turn_ledger.testing.core import command_of
-from turn_ledger.testing.deciding import fold
+from turn_ledger.testing.deciding import OWNER, fold
 from turn_ledger.testing.steps import Step
 
 
@@ -44,8 +44,9 @@ def turn_steps(turn: str = "t1", host: str = "web-1") -> st.SearchStrategy[Step]
 
 
 def commands(turn: str = "t1") -> st.SearchStrategy[Command]:
-    """Any command about a turn."""
-    return turn_steps(turn).map(command_of)
+    """Any command about a turn, the mark of a shutdown among them."""
+    mark = StopByShutdown(turn=turn, owner=OWNER, by=OWNER)
+    return st.one_of(turn_steps(turn).map(command_of), st.just(mark))
 
 
 def histories(*, turn: str = "t1", max_size: int = 20) -> st.SearchStrategy[tuple[TurnEvent, ...]]:

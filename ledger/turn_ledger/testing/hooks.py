@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from turn_ledger.ledger import Ledger
 from turn_ledger.reader import Reader
@@ -17,19 +17,21 @@ from turn_ledger.testing.world import Connect, LedgerHost, World, in_memory
 
 
 class HookedMachine(RuleBasedStateMachine):
-    """A Hypothesis state machine on a ledger and its hosts. Subclass it and override what is yours.
+    """What is yours of a `LedgerMachine`: attributes to set, and hooks to override.
 
-    Attributes: the names that it plays with; `hostile`: also steps that no correct host takes, such as a
-    takeover or another input under a known turn's id; `faults`: stores that fail and processes that die
-    in the middle of a call; `recovers_at_start`: your host recovers by itself when it starts;
-    `strict_refusals`: a step that must be refused must raise the right error (False: your host may also
-    keep it to itself); `compared`: what of a turn must be as the model says.
+    The first four are the names that it plays with. `only`: the steps that your host can take, by the names
+    of the rules (None: all). `hostile`: also steps that no correct host takes, such as a takeover, or
+    another input under a known turn's id. `faults`: stores that fail, and processes that die in the middle
+    of a step. `recovers_at_start`: your host recovers by itself when it starts. `strict_refusals`: what
+    must be refused must raise the right error (False: your host may also keep it to itself). `compared`:
+    what of a turn must be as the model says.
     """
 
     hosts: ClassVar[tuple[str, ...]] = ("web-1", "web-2")
     turns: ClassVar[tuple[str, ...]] = ("t1", "t2", "t3")
     conversations: ClassVar[tuple[str, ...]] = ("c1", "c2")
     workspaces: ClassVar[tuple[str, ...]] = ("/w", "/w/sub", "/w2")
+    only: ClassVar[Collection[str] | None] = None
     hostile: ClassVar[bool] = True
     faults: ClassVar[bool] = True
     recovers_at_start: ClassVar[bool] = False
@@ -116,9 +118,35 @@ class HookedMachine(RuleBasedStateMachine):
         return [turn for turn in self.turns if turn not in self.expected.turns]
 
     @property
+    def open(self) -> list[str]:
+        """The turns that are open."""
+        return [name for name, turn in self.expected.turns.items() if turn.is_open]
+
+    @property
     def owing(self) -> list[str]:
         """The turns that have a checkpoint."""
         return [name for name, turn in self.expected.turns.items() if turn.checkpoint != "none"]
+
+
+Step_ = TypeVar("Step_", bound=Callable[..., None])
+
+
+def step(
+    condition: Callable[[HookedMachine], object], **arguments: st.SearchStrategy[Any]
+) -> Callable[[Step_], Step_]:
+    """A rule that is played if the machine's `only` names it and the condition holds."""
+
+    def decorate(function: Step_) -> Step_:
+        name = function.__name__
+
+        def is_played(machine: HookedMachine) -> bool:
+            return (machine.only is None or name in machine.only) and bool(condition(machine))
+
+        as_rule: Any = rule(**arguments)  # type: ignore[call-overload]
+        played: Step_ = precondition(is_played)(as_rule(function))
+        return played
+
+    return decorate
 
 
 def _drawn(choices: Callable[[HookedMachine], Sequence[str]]) -> st.SearchStrategy[str]:
@@ -136,6 +164,7 @@ IDLE = _drawn(lambda machine: _mostly(machine.idle, machine.living if machine.ho
 WHO = _drawn(lambda machine: _mostly(machine.living, machine.over if machine.hostile else ()))
 NEW = _drawn(lambda machine: _mostly(machine.unknown, machine.known))
 TURN = _drawn(lambda machine: _mostly(machine.known, machine.unknown if machine.hostile else ()))
+OPEN = _drawn(lambda machine: _mostly(machine.open, machine.known))
 OWING = _drawn(lambda machine: _mostly(machine.owing, machine.known))
 CONVERSATION = _drawn(lambda machine: machine.conversations)
 WORKSPACE = _drawn(lambda machine: machine.workspaces)

@@ -25,7 +25,14 @@ from turn_ledger.testing.core import Core
 from turn_ledger.testing.expected import COMPARED, Expected
 from turn_ledger.testing.faults import Killed
 from turn_ledger.testing.invariants import check_every_position, check_ledger
-from turn_ledger.testing.steps import Step, Story, expires_dead_hosts, recovers
+from turn_ledger.testing.steps import (
+    Step,
+    Story,
+    expires_dead_hosts,
+    marks_open_turns,
+    recovers,
+    stops_accepting,
+)
 from turn_ledger.testing.telling import as_text
 from turn_ledger.testing.world import World
 from turn_ledger.turn import Run
@@ -142,15 +149,15 @@ class Trial:
     def _after_trouble(
         self, step: Step, refusal: type[LedgerError] | None, error: BaseException | None
     ) -> None:
-        """Something went wrong, or may have: all or nothing of the step, or the first half of a recovery."""
+        """Something went wrong, or may have: nothing of the step, all of it, or its first appends."""
         if error is not None and not isinstance(error, Killed | StoreUnavailable):
             self._after_refusal(step, refusal, error)
             return
         possible = [self.expected]
         if refusal is None:
+            for part in _parts(step):
+                possible.append(self._apply(deepcopy(possible[-1]), part))
             possible.append(self._apply(deepcopy(self.expected), step))
-            if step.what == "recovers":
-                possible.append(self._apply(deepcopy(self.expected), expires_dead_hosts(step.who)))
         for expected in possible if isinstance(error, Killed) else ():
             expected.processes.pop(step.who, None)
         if error is None:
@@ -202,6 +209,13 @@ class Trial:
             if self.expected.hosts:
                 error.add_note(f"The ledger that it led to:\n{as_text(self.ledger.log())}")
             raise
+
+
+def _parts(step: Step) -> list[Step]:
+    """What a step that is more than one append may come to when it is cut short."""
+    if step.what == "shuts_down":
+        return [stops_accepting(step.who), marks_open_turns(step.who)]
+    return [expires_dead_hosts(step.who)] if step.what == "recovers" else []
 
 
 def _outcome(world: World, step: Step) -> BaseException | None:
