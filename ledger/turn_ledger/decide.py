@@ -18,6 +18,7 @@ from turn_ledger.turn import (
     CHECKPOINT_TABLE,
     COLUMN_OF,
     END_STATE,
+    EXTRA_PHASES,
     LATE_FACTS_MAX,
     OBSERVED_EXTRA_MAX,
     OBSERVED_MAX,
@@ -90,7 +91,7 @@ def _observation(run: Run, event: e.TurnObserved) -> tuple[TurnEvent, ...]:
         return ()
     if run.observed < OBSERVED_MAX or run.state == "unobserved":
         return (event,)
-    if event.phase in ("waiting", "retrying") and run.observed_extra < OBSERVED_EXTRA_MAX:
+    if event.phase in EXTRA_PHASES and run.observed_extra < OBSERVED_EXTRA_MAX:
         return (event,)
     return ()
 

@@ -15,13 +15,16 @@ from turn_ledger.codec import Codec
 from turn_ledger.errors import CorruptLedger
 from turn_ledger.events import Event, Owner
 from turn_ledger.host import HostState, evolve_host
-from turn_ledger.store.port import EventRow
+from turn_ledger.store.port import HistoryRow
 from turn_ledger.streams import HOST, TURN
-from turn_ledger.turn import Run, fold
+from turn_ledger.turn import Run, first, fold
 
 
 class Replay:
-    """A fold of a whole ledger that is fed with rows in order of position. Names are those of streams."""
+    """A fold of a whole ledger, fed with `Snapshot.history`. Its names are those of streams.
+
+    The runs are folded in place: what it holds changes as it is fed.
+    """
 
     def __init__(self, codec: Codec | None = None) -> None:
         self.runs: dict[str, Run] = {}
@@ -29,18 +32,18 @@ class Replay:
         self.damaged: dict[str, CorruptLedger] = {}
         self._codec = codec or Codec()
 
-    def feed(self, rows: Iterable[EventRow]) -> None:
+    def feed(self, rows: Iterable[HistoryRow]) -> None:
         """Fold these rows onto what there is."""
         runs, damaged, decoders = self.runs, self.damaged, self._codec.decoders
         place: Any = _Place()  # stands in for a `Recorded`
-        for position, stream, version, stored_type, state, _ in rows:
-            if stream in damaged:
+        for position, stream, version, stored_type, state in rows:
+            if damaged and stream in damaged:
                 continue
             try:
-                if not stream.startswith(TURN):
+                run = runs.get(stream)
+                if run is None and not stream.startswith(TURN):
                     self._feed_host(position, stream, version, stored_type, state)
                     continue
-                run = runs.get(stream)
                 if version != (1 if run is None else run.version + 1):
                     raise _gap(stream, position, run.version if run else 0, version)
                 try:
@@ -51,7 +54,10 @@ class Replay:
                 place.position = position
                 place.stream = stream
                 place.version = version
-                runs[stream] = fold(run, envelope.data, place)
+                if run is None:
+                    runs[stream] = first(envelope.data, place)
+                else:
+                    fold(run, envelope.data, place)
             except CorruptLedger as error:
                 damaged[stream] = error
                 runs.pop(stream, None)

@@ -10,7 +10,7 @@ from turn_ledger.errors import CorruptLedger
 from turn_ledger.events import Recorded
 from turn_ledger.host import HostState, evolve_host
 from turn_ledger.store.port import EventRow, HostRow, RunRow, Snapshot
-from turn_ledger.turn import Run, evolve
+from turn_ledger.turn import Run, fold
 
 TURN = "turn/"
 HOST = "host/"
@@ -58,7 +58,7 @@ def fold_turn(rows: Iterable[EventRow], codec: Codec) -> Run | None:
     """The run that a turn's stream comes to; None for an empty stream."""
     run: Run | None = None
     for recorded in checked(rows, codec):
-        run = evolve(run, recorded)
+        run = fold(run, recorded.event, recorded)
     return run
 
 

@@ -20,6 +20,7 @@ from enum import Enum
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import force_setattr as put
 from msgspec.structs import replace
 
 from turn_ledger import events as e
@@ -57,7 +58,8 @@ CHECKPOINT_COLUMNS: tuple[CheckpointColumn, ...] = CheckpointColumn.__args__  # 
 
 LATE_FACTS_MAX = 16
 OBSERVED_MAX = 8
-OBSERVED_EXTRA_MAX = 8  # kept for `waiting` and `retrying`
+OBSERVED_EXTRA_MAX = 8  # kept for these
+EXTRA_PHASES = ("waiting", "retrying")
 
 
 class Verdict(Enum):
@@ -177,20 +179,24 @@ def evolve(run: Run | None, recorded: Recorded) -> Run:
     Raises `CorruptLedger` if the table has no such transition: `decide` never made this event, so the
     disk lies.
     """
-    return fold(run, recorded.event, recorded)
+    return fold(replace(run) if run else None, recorded.event, recorded)
 
 
 def fold(run: Run | None, event: Event, recorded: Recorded) -> Run:
-    """`evolve` for callers that have the event at hand already (see `replaying`)."""
+    """`evolve` in place, for a caller that alone holds the run: copying it for every event of a long history
+    costs more than all the rest. If this raises, the run must not be used any more."""
     if run is None:
-        return _first(event, recorded)
-    way = _WAYS[run.state].get(type(event))
+        return first(event, recorded)
+    way = WAYS[run.state].get(type(event))
     if way is None:
-        raise _impossible(run, recorded)
+        raise impossible(run, recorded)
     judge, apply = way
     if judge is not None and (detail := judge(run, event)):
-        raise _impossible(run, recorded, detail)
-    return apply(run, event, recorded)
+        raise impossible(run, recorded, detail)
+    apply(run, event, recorded)
+    put(run, "version", recorded.version)
+    put(run, "position", recorded.position)
+    return run
 
 
 def _leads_on(cell: Cell) -> bool:
@@ -230,24 +236,40 @@ def _against_cancellation(run: Run, event: e.TurnCancelled) -> str:
 def _against_request(run: Run, event: e.CheckpointRequested) -> str:
     if run.checkpoint is not None:
         return "it is requested already"
-    if not (run.is_ended and run.is_root and run.has_started):
+    if not (run.state in ENDS and run.parent is None and run.started_at is not None):
         return "only the end of a root turn that started requests a checkpoint"
-    expected = checkpoint_id(run.turn)
-    return "" if event.id == expected else f"the id of its checkpoint is {expected}"
+    if event.id != checkpoint_id(run.turn):
+        return f"the id of its checkpoint is {checkpoint_id(run.turn)}"
+    return ""
+
+
+def _against_attempt(run: Run, event: e.CheckpointAttempted) -> str:
+    if detail := _against_checkpoint(run, event):
+        return detail
+    attempt = run.checkpoint.attempts + 1 if run.checkpoint else 1
+    return "" if event.attempt == attempt else f"attempt {attempt} would be the next"
 
 
 def _against_checkpoint(
     run: Run,
     event: e.CheckpointAttempted | e.TurnCheckpointed | e.CheckpointFailed | e.CheckpointAbandoned,
 ) -> str:
-    if run.checkpoint is None or event.id != run.checkpoint.id:
+    owed = run.checkpoint
+    if owed is None or event.id != owed.id:
         return "it owes no checkpoint of this id"
-    if CHECKPOINT_TABLE[run.checkpoint.state, CHECKPOINT_COLUMN_OF[type(event)]][1] is None:
-        return f"its checkpoint is {run.checkpoint.state}"
-    if type(event) is e.CheckpointAttempted and event.attempt != run.checkpoint.attempts + 1:
-        return f"attempt {run.checkpoint.attempts + 1} would be the next"
+    if type(event) not in _CHECKPOINT_WAYS[owed.state]:
+        return f"its checkpoint is {owed.state}"
     return ""
 
+
+_CHECKPOINT_WAYS: dict[CheckpointState, set[type]] = {
+    state: {
+        kind
+        for kind, column in CHECKPOINT_COLUMN_OF.items()
+        if CHECKPOINT_TABLE[state, column][1] is not None
+    }
+    for state in CHECKPOINT_STATES
+}
 
 _OBJECTIONS: dict[type, Callable[..., str]] = {
     e.TurnStarted: _against_start,
@@ -255,7 +277,7 @@ _OBJECTIONS: dict[type, Callable[..., str]] = {
     e.TurnInterrupted: _against_interruption,
     e.TurnCancelled: _against_cancellation,
     e.CheckpointRequested: _against_request,
-    e.CheckpointAttempted: _against_checkpoint,
+    e.CheckpointAttempted: _against_attempt,
     e.TurnCheckpointed: _against_checkpoint,
     e.CheckpointFailed: _against_checkpoint,
     e.CheckpointAbandoned: _against_checkpoint,
@@ -272,7 +294,8 @@ def is_same_start(run: Run, event: e.TurnQueued | e.TurnStarted) -> bool:
     )
 
 
-def _first(event: Event, recorded: Recorded) -> Run:
+def first(event: Event, recorded: Recorded) -> Run:
+    """The run after the first event of its stream."""
     turn = recorded.stream.partition("/")[2]
     if type(event) is e.TurnStarted:
         return Run(
@@ -312,130 +335,113 @@ def _first(event: Event, recorded: Recorded) -> Run:
             parent=event.parent,
             shares_workspace=event.shares_workspace,
         )
-    raise _impossible(None, recorded)
+    raise impossible(None, recorded)
 
 
-def _started(run: Run, event: e.TurnStarted, recorded: Recorded) -> Run:
+def _started(run: Run, event: e.TurnStarted, recorded: Recorded) -> None:
     """Out of the queue: what the start says counts, and the time of the queueing stays."""
-    return replace(_first(event, recorded), queued_at=run.queued_at)
+    started = first(event, recorded)
+    for name in Run.__struct_fields__:
+        if name != "queued_at":
+            put(run, name, getattr(started, name))
 
 
-def _observed(run: Run, event: e.TurnObserved, recorded: Recorded) -> Run:
-    extra = event.phase in ("waiting", "retrying") and run.observed >= OBSERVED_MAX
-    return replace(
-        run,
-        state="running",
-        phase=event.phase,
-        native_message=event.native_message or run.native_message,
-        observed=run.observed + (not extra),
-        observed_extra=run.observed_extra + extra,
-        version=recorded.version,
-        position=recorded.position,
-    )
+def _observed(run: Run, event: e.TurnObserved, recorded: Recorded) -> None:
+    put(run, "state", "running")
+    put(run, "phase", event.phase)
+    if event.native_message:
+        put(run, "native_message", event.native_message)
+    if run.observed < OBSERVED_MAX or event.phase not in EXTRA_PHASES:
+        put(run, "observed", run.observed + 1)
+    else:
+        put(run, "observed_extra", run.observed_extra + 1)
 
 
-def _steered(run: Run, event: e.InputSteered, recorded: Recorded) -> Run:
-    return replace(
-        run,
-        state="running",
-        steered=run.steered + 1,
-        version=recorded.version,
-        position=recorded.position,
-    )
+def _steered(run: Run, event: e.InputSteered, recorded: Recorded) -> None:
+    put(run, "state", "running")
+    put(run, "steered", run.steered + 1)
 
 
-def _stop_requested(run: Run, event: e.StopRequested, recorded: Recorded) -> Run:
-    return replace(
-        run,
-        stop_requested=event.reason,
-        stop_event=recorded.id,
-        version=recorded.version,
-        position=recorded.position,
-    )
+def _stop_requested(run: Run, event: e.StopRequested, recorded: Recorded) -> None:
+    put(run, "stop_requested", event.reason)
+    put(run, "stop_event", recorded.id)
 
 
-def _marked(run: Run, event: e.TurnStoppedByShutdown, recorded: Recorded) -> Run:
-    return replace(
-        run,
-        state="stopped",
-        marked_by=event.by,
-        marked_event=recorded.id,
-        version=recorded.version,
-        position=recorded.position,
-    )
+def _marked(run: Run, event: e.TurnStoppedByShutdown, recorded: Recorded) -> None:
+    put(run, "state", "stopped")
+    put(run, "marked_by", event.by)
+    put(run, "marked_event", recorded.id)
 
 
-def _lost(run: Run, event: e.ObservationLost, recorded: Recorded) -> Run:
-    return replace(
-        run,
-        state="unobserved",
-        lost_why=event.why,
-        version=recorded.version,
-        position=recorded.position,
-    )
+def _lost(run: Run, event: e.ObservationLost, recorded: Recorded) -> None:
+    put(run, "state", "unobserved")
+    put(run, "lost_why", event.why)
 
 
-def _resumed(run: Run, event: e.ObservationResumed, recorded: Recorded) -> Run:
-    return replace(
-        run,
-        state="running",
-        owner=recorded.owner,
-        generation=event.generation or run.generation,
-        version=recorded.version,
-        position=recorded.position,
-    )
+def _resumed(run: Run, event: e.ObservationResumed, recorded: Recorded) -> None:
+    put(run, "state", "running")
+    put(run, "owner", recorded.owner)
+    if event.generation:
+        put(run, "generation", event.generation)
 
 
-def _ended(
-    run: Run,
-    event: e.TurnCompleted | e.TurnFailed | e.TurnInterrupted | e.TurnCancelled,
-    recorded: Recorded,
-) -> Run:
-    return replace(
-        run,
-        state=END_STATE[type(event)],
-        cause=None if isinstance(event, e.TurnCompleted) else event.cause,
-        error=event.error if isinstance(event, e.TurnFailed) else "",
-        ended_at=recorded.at,
-        ended_position=recorded.position,
-        end_event=recorded.id,
-        ended_by=recorded.owner,
-        version=recorded.version,
-        position=recorded.position,
-    )
+def _completed(run: Run, event: e.TurnCompleted, recorded: Recorded) -> None:
+    put(run, "state", "completed")
+    _end(run, recorded)
 
 
-def _late(run: Run, event: e.LateFact, recorded: Recorded) -> Run:
-    return replace(run, late_facts=run.late_facts + 1, version=recorded.version, position=recorded.position)
+def _failed(run: Run, event: e.TurnFailed, recorded: Recorded) -> None:
+    put(run, "state", "failed")
+    put(run, "cause", event.cause)
+    put(run, "error", event.error)
+    _end(run, recorded)
 
 
-def _requested(run: Run, event: e.CheckpointRequested, recorded: Recorded) -> Run:
-    owed = Checkpoint(id=event.id, state="requested")
-    return replace(run, checkpoint=owed, version=recorded.version, position=recorded.position)
+def _interrupted(run: Run, event: e.TurnInterrupted, recorded: Recorded) -> None:
+    put(run, "state", "interrupted")
+    put(run, "cause", event.cause)
+    _end(run, recorded)
 
 
-def _attempted(run: Run, event: e.CheckpointAttempted, recorded: Recorded) -> Run:
+def _cancelled(run: Run, event: e.TurnCancelled, recorded: Recorded) -> None:
+    put(run, "state", "cancelled")
+    put(run, "cause", event.cause)
+    _end(run, recorded)
+
+
+def _end(run: Run, recorded: Recorded) -> None:
+    put(run, "ended_at", recorded.at)
+    put(run, "ended_position", recorded.position)
+    put(run, "end_event", recorded.id)
+    put(run, "ended_by", recorded.owner)
+
+
+def _late(run: Run, event: e.LateFact, recorded: Recorded) -> None:
+    put(run, "late_facts", run.late_facts + 1)
+
+
+def _requested(run: Run, event: e.CheckpointRequested, recorded: Recorded) -> None:
+    put(run, "checkpoint", Checkpoint(id=event.id, state="requested"))
+
+
+def _attempted(run: Run, event: e.CheckpointAttempted, recorded: Recorded) -> None:
     assert run.checkpoint is not None
-    owed = replace(run.checkpoint, state="attempted", attempts=event.attempt)
-    return replace(run, checkpoint=owed, version=recorded.version, position=recorded.position)
+    put(run, "checkpoint", replace(run.checkpoint, state="attempted", attempts=event.attempt))
 
 
-def _checkpointed(run: Run, event: e.TurnCheckpointed, recorded: Recorded) -> Run:
+def _checkpointed(run: Run, event: e.TurnCheckpointed, recorded: Recorded) -> None:
     assert run.checkpoint is not None
-    owed = replace(run.checkpoint, state="recorded", reference=event.reference, error="")
-    return replace(run, checkpoint=owed, version=recorded.version, position=recorded.position)
+    put(run, "checkpoint", replace(run.checkpoint, state="recorded", reference=event.reference, error=""))
 
 
-def _checkpoint_failed(run: Run, event: e.CheckpointFailed, recorded: Recorded) -> Run:
+def _checkpoint_failed(run: Run, event: e.CheckpointFailed, recorded: Recorded) -> None:
     assert run.checkpoint is not None
-    owed = replace(run.checkpoint, state="requested", error=event.error)
-    return replace(run, checkpoint=owed, version=recorded.version, position=recorded.position)
+    put(run, "checkpoint", replace(run.checkpoint, state="requested", error=event.error))
 
 
-def _abandoned(run: Run, event: e.CheckpointAbandoned, recorded: Recorded) -> Run:
+def _abandoned(run: Run, event: e.CheckpointAbandoned, recorded: Recorded) -> None:
     assert run.checkpoint is not None
-    owed = replace(run.checkpoint, state="abandoned")
-    return replace(run, checkpoint=owed, version=recorded.version, position=recorded.position)
+    put(run, "checkpoint", replace(run.checkpoint, state="abandoned"))
 
 
 END_STATE: dict[type, State] = {
@@ -445,8 +451,7 @@ END_STATE: dict[type, State] = {
     e.TurnCancelled: "cancelled",
 }
 
-_APPLY: dict[type, Callable[..., Run]] = {
-    e.TurnQueued: lambda run, event, recorded: run,
+_APPLY: dict[type, Callable[..., None]] = {
     e.TurnStarted: _started,
     e.TurnObserved: _observed,
     e.InputSteered: _steered,
@@ -454,10 +459,10 @@ _APPLY: dict[type, Callable[..., Run]] = {
     e.TurnStoppedByShutdown: _marked,
     e.ObservationLost: _lost,
     e.ObservationResumed: _resumed,
-    e.TurnCompleted: _ended,
-    e.TurnFailed: _ended,
-    e.TurnInterrupted: _ended,
-    e.TurnCancelled: _ended,
+    e.TurnCompleted: _completed,
+    e.TurnFailed: _failed,
+    e.TurnInterrupted: _interrupted,
+    e.TurnCancelled: _cancelled,
     e.LateFact: _late,
     e.CheckpointRequested: _requested,
     e.CheckpointAttempted: _attempted,
@@ -469,7 +474,7 @@ _APPLY: dict[type, Callable[..., Run]] = {
 
 # The ways that the fold may meet, by the table: the events of cells that lead somewhere, late facts that
 # are kept, and the events of a checkpoint, whose own table is asked with them.
-_WAYS: dict[State, dict[type, tuple[Callable[..., str] | None, Callable[..., Run]]]] = {
+WAYS: dict[State, dict[type, tuple[Callable[..., str] | None, Callable[..., None]]]] = {
     state: {
         kind: (_OBJECTIONS.get(kind), apply)
         for kind, apply in _APPLY.items()
@@ -481,7 +486,7 @@ _WAYS: dict[State, dict[type, tuple[Callable[..., str] | None, Callable[..., Run
 }
 
 
-def _impossible(run: Run | None, recorded: Recorded, detail: str = "") -> CorruptLedger:
+def impossible(run: Run | None, recorded: Recorded, detail: str = "") -> CorruptLedger:
     state = run.state if run else "none"
     because = f": {detail}" if detail else ""
     return CorruptLedger(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import chain
 
 import msgspec
 
@@ -56,8 +55,13 @@ def state_at(ledger: Reader, position: int | None = None) -> Past:
     """Everything as of a position (None: the newest). Raises `BadPosition`."""
     past = Past(position=checked_position(ledger, position))
     replay = Replay(_CODEC)
-    for rows in _pages(ledger, past.position):
+    after, is_more = 0, True
+    while is_more:
+        with ledger.snapshot() as snapshot:
+            rows = snapshot.history(after=after, limit=LOG_PAGE_SIZE, until=past.position)
         replay.feed(rows)
+        is_more = len(rows) == LOG_PAGE_SIZE
+        after = rows[-1][0] if rows else after
     past.runs = {run.turn: run for run in replay.runs.values()}
     past.hosts = {host.host: host for host in replay.hosts.values()}
     past.damaged = replay.damaged
@@ -165,15 +169,11 @@ def _stamp(time: str) -> str:
 
 
 def _rows(ledger: Reader, until: int) -> Iterator[EventRow]:
-    return chain.from_iterable(_pages(ledger, until))
-
-
-def _pages(ledger: Reader, until: int) -> Iterator[list[EventRow]]:
     after = 0
     while True:
         with ledger.snapshot() as snapshot:
             rows = snapshot.log(after=after, limit=LOG_PAGE_SIZE, until=until)
-        yield rows
+        yield from rows
         if len(rows) < LOG_PAGE_SIZE:
             return
         after = rows[-1].position

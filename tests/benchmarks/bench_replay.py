@@ -38,7 +38,7 @@ def main() -> None:
             def ours() -> None:
                 for _ in range(PAGES_A_ROUND):
                     with ledger.snapshot() as snapshot:
-                        rows = snapshot.log(after=places["ours"], limit=PAGE_ROWS)
+                        rows = snapshot.history(after=places["ours"], limit=PAGE_ROWS)
                     replay.feed(rows)
                     places["ours"] += len(rows)
 

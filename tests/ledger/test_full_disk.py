@@ -87,6 +87,7 @@ make_room()
 with Ledger.open(url, host="web-1") as ledger:
     ledger.start("t1", conversation="c", workspace="/w")
     say(ledger.run("t1").state)
+say(*sorted(os.listdir(directory + "/disk")))
 """
 
 
@@ -133,12 +134,14 @@ def test_a_full_disk_loses_nothing_and_the_same_call_works_once_there_is_room(
 
 @KINDS
 @pytest.mark.parametrize("room", [0, 4_096, 30_000, 60_000])
-def test_a_ledger_that_cannot_be_made_leaves_at_most_an_empty_file(
+def test_a_ledger_that_cannot_be_made_leaves_nothing_but_an_empty_lock(
     tmp_path: Path, kind: str, room: int
 ) -> None:
     with program(kind, MAKING, tmp_path, 4_194_304 - room) as making:
-        error, left, state = making.finish()
+        error, left, state, after = making.finish()
     assert error.startswith("StoreUnavailable")
     assert f"{tmp_path}/disk/turns.db" in error
-    assert set(left.split()) <= {"ballast", "turns.db"}
+    assert set(left.split()) <= {"ballast", "turns.db.new-lock"}
     assert state == "running"
+    assert "turns.db" in after.split()
+    assert "turns.db.new-lock" not in after.split()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from turn_ledger.host import HostState
 from turn_ledger.turn import Run, State
@@ -27,6 +27,10 @@ class EventRow(NamedTuple):
     type: str
     state: str
     digest: str
+
+
+HistoryRow: TypeAlias = tuple[int, str, int, str, str]
+"""Position, stream, version, type and state of an event."""
 
 
 class RunRow(NamedTuple):
@@ -119,6 +123,10 @@ class Snapshot(Protocol):
 
     def log(self, *, after: int, limit: int, until: int | None = None) -> list[EventRow]:
         """At most `limit` rows with position greater than `after` and at most `until`, in order."""
+        ...
+
+    def history(self, *, after: int, limit: int, until: int | None = None) -> list[HistoryRow]:
+        """The same rows without their digests, for a fold of everything."""
         ...
 
 

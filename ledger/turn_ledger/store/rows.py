@@ -11,7 +11,7 @@ import msgspec
 
 from turn_ledger.errors import CorruptLedger
 from turn_ledger.host import HostState
-from turn_ledger.store.port import EventRow, HostRow, RunRow
+from turn_ledger.store.port import EventRow, HistoryRow, HostRow, RunRow
 from turn_ledger.turn import OPEN, Run, State
 
 _LAST = (1 << 63) - 1
@@ -176,6 +176,13 @@ class Rows:
             (after, _LAST if until is None else until, limit),
         )
         return list(map(_event_row, rows))
+
+    def history(self, *, after: int, limit: int, until: int | None = None) -> list[HistoryRow]:
+        return self._all(
+            "SELECT position, stream, version, type, state FROM events "
+            "WHERE position>? AND position<=? ORDER BY position LIMIT ?",
+            (after, _LAST if until is None else until, limit),
+        )
 
     # Writing
 

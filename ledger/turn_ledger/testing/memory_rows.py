@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from turn_ledger.errors import CorruptLedger
-from turn_ledger.store.port import EventRow, HostRow, RunRow
+from turn_ledger.store.port import EventRow, HistoryRow, HostRow, RunRow
 from turn_ledger.streams import HOST
 from turn_ledger.turn import Run, State
 
@@ -129,6 +129,9 @@ class MemoryRows:
         end = len(self._events) if until is None else self._at_or_before(until)
         start = self._at_or_before(after)
         return list(self._events[start : min(end, start + limit)])
+
+    def history(self, *, after: int, limit: int, until: int | None = None) -> list[HistoryRow]:
+        return [row[:5] for row in self.log(after=after, limit=limit, until=until)]
 
     def _at_or_before(self, position: int) -> int:
         """How many events stand at that position or before it."""
