@@ -41,7 +41,8 @@ opencode:
 	else echo "npm is missing: the simulated assistant server will be used"; fi
 
 $(OPENCODE): tools/opencode/package-lock.json
-	cd tools/opencode && npm ci --no-audit --no-fund
+	# `npm ci` refuses a lock file without the builds for other systems; `install` keeps to the pins that it has.
+	cd tools/opencode && npm install --no-save --no-audit --no-fund
 	touch $(OPENCODE)
 
 clean:
