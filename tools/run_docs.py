@@ -1,7 +1,8 @@
 """Run the commands in the pages of `docs/` and write what they print back into the pages: `make docs`.
 
 A page that is run says on which ledger: `<!-- ledger: marked crashed -->` names the situations of
-`tests/histories.py` (`all`: every one). Its ```console blocks are run from the top of the page to its
+`tests/histories.py` (`all`: every one, `none`: none). A file that it needs stands in it, in the block after
+`<!-- file: NAME -->`. Its ```console blocks are run from the top of the page to its
 end, in one directory and on one ledger, on a terminal of 100 columns. A line `$ turn-ledger …` is a command,
 `$ echo $?` prints its exit code, and `| python3 -m json.tool` lays JSON out. What differs from run to run
 is replaced: times that the histories did not make, and the process's number in `cli-…`.
@@ -30,6 +31,7 @@ from histories import HISTORIES, START, World  # noqa: E402
 
 WIDTH = 100
 _LEDGER = re.compile(r"^<!-- ledger: ([\w ]+) -->$", re.M)
+_FILE = re.compile(r"^<!-- file: ([\w.-]+) -->\n+```\w*\n(.*?)^```$", re.M | re.S)
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
 _TIME = re.compile(r"20\d\d-\d\d-\d\d([T ])\d\d:\d\d:\d\d(\.\d{6}Z)?")
 _LAID_OUT = " | python3 -m json.tool"
@@ -45,10 +47,12 @@ def ran(text: str) -> str:
     named = _LEDGER.search(text)
     if named is None:
         return text
-    names = list(HISTORIES) if named[1] == "all" else named[1].split()
+    names = {"all": list(HISTORIES), "none": []}.get(named[1], named[1].split())
     with TemporaryDirectory() as directory, _inside(directory), World(Path(directory)) as world:
         for name in names:
             HISTORIES[name](world)
+        for name, content in _FILE.findall(text):
+            Path(directory, name).write_text(content)
         session = _Session()
         return _BLOCK.sub(lambda block: f"```console\n{session.run(block[1])}```", text)
 

@@ -1,6 +1,4 @@
-"""Draw the matrix of scenarios: what the record says of a turn, against what befell its host.
-
-    python tools/scenario_matrix.py > tests/data/scenarios/matrix.jsonl
+"""Draw `tests/data/scenarios/matrix.jsonl`: what the record says of a turn, against what befell its host.
 
 What is expected is said here by the rules (`docs/rules.md`) and by nothing else: this file imports none
 of the code that it is a test of.
@@ -9,8 +7,10 @@ of the code that it is a test of.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
+from pathlib import Path
+
+FILE = Path(__file__).parent.parent / "tests" / "data" / "scenarios" / "matrix.jsonl"
 
 RECORD = {
     "done": "completed",  # 4.3.2: finished with an answer
@@ -71,7 +71,7 @@ def matrix() -> Iterator[dict[str, object]]:
             yield scenario(f"{situation}-{word}", facts.replace("N", f"native.{word}"), expected)
     for situation, facts in AFTERWARDS.items():
         for word in ROW_ENDS:
-            yield scenario(f"{word}-{situation}", f"native.{word} {facts}", RECORD[word])
+            yield scenario(f"end-{word}-{situation}", f"native.{word} {facts}", RECORD[word])
 
 
 def scenario(id: str, facts: str, state: str) -> dict[str, object]:
@@ -91,4 +91,4 @@ def drawn() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(drawn())
+    FILE.write_text(drawn())

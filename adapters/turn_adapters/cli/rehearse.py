@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from turn_adapters.rehearsal import Rehearsed, Scenario
 
 
+_ODD = re.compile(r"[^\w.-]|^\.+")
+"""What a folder is not named by."""
+
+
 @click.command(epilog=example("turn-ledger rehearse incidents.jsonl", "turn-ledger rehearse - --timeline"))
 @click.argument("file", type=click.File("rb"))
 @click.option("--only", metavar="ID", multiple=True, help="Only this scenario; may be given again.")
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
     "--keep",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Leave each scenario's ledger in DIR/ID/ledger.db, to be looked at.",
+    help="Leave each scenario's ledger in the new directory DIR, as ID/ledger.db.",
 )
 @common_options
 @click.pass_obj
@@ -33,15 +38,14 @@ def command(
 ) -> int:
     """Run incident scenarios (JSON Lines; - is stdin) with a simulated assistant server.
 
-    Each one is played on a temporary ledger by the real runtime, in no time. Exit code 1 if the ledger
-    does not hold afterwards what a scenario expects.
+    Each one is played on a temporary ledger by the real runtime, in simulated time. Exit code 1 if the
+    ledger does not hold afterwards what a scenario expects. `docs/rehearse.md` tells what facts there are.
     """
     from turn_adapters.rehearsal import rehearse
 
-    done = [
-        rehearse(scenario, None if keep is None else keep / _folder(scenario.id))
-        for scenario in _chosen(file, only)
-    ]
+    chosen = _chosen(file, only)
+    folders = _folders(chosen, keep)
+    done = [rehearse(scenario, folder) for scenario, folder in zip(chosen, folders, strict=True)]
     if settings.json:
         print_json([_json(each) for each in done])
     else:
@@ -104,5 +108,14 @@ def _rows(done: Rehearsed) -> Iterator[list[Cell | str]]:
             fact = ""
 
 
-def _folder(id: str) -> str:
-    return "".join(character if character.isalnum() or character in "-_." else "_" for character in id)
+def _folders(chosen: list[Scenario], keep: Path | None) -> list[Path | None]:
+    """Where each scenario is played; None: in a temporary directory."""
+    if keep is None:
+        return [None] * len(chosen)
+    if keep.exists() and any(keep.iterdir()):
+        raise click.UsageError(f"{keep} is not empty; name a new directory")
+    names = [_ODD.sub("_", scenario.id) for scenario in chosen]
+    for name in names:
+        if names.count(name) > 1:
+            raise click.UsageError(f"two scenarios would be kept as {name!r}; give them other ids")
+    return [keep / name for name in names]

@@ -60,9 +60,9 @@ class Foresight:
         By default each host runs its own, which it stops when it shuts down, and whose orphan the next
         start of its name clears away. But if several hosts speak of one server, or if a turn goes on
         being worked on after the host that started it was killed, the server cannot have been that
-        host's. A host that starts while the server is away must have one of its own again.
+        host's.
         """
-        return (self._has_many_hosts or self._outlives_its_host()) and not self._is_missed()
+        return self._has_many_hosts or self._outlives_its_host()
 
     @property
     def _has_many_hosts(self) -> bool:
@@ -113,18 +113,6 @@ class Foresight:
             if earlier.at == fact.at and earlier.subject == "host":
                 lives = earlier.word not in ("host.kill", "host.exit")
         return lives
-
-    def _is_missed(self) -> bool:
-        """Whether a host starts while the server is away, or the server never comes back."""
-        is_away = False
-        for fact in self._facts:
-            if fact.word == "server.exit":
-                is_away = True
-            elif fact.word == "server.start":
-                is_away = False
-            elif fact.word == "host.start" and is_away:
-                return True
-        return is_away
 
     def starts_again(self, index: int) -> bool:
         """Whether a later fact starts the server that exits here. If none does, it starts by itself."""

@@ -13,6 +13,8 @@ from turn_ledger import StoreUnavailable
 START_SECONDS = 100.0
 """How long a host may take to start: longer than it waits for native work to be over."""
 
+LOOK_SECONDS = 0.05
+
 STARTS_MAX = 1_000
 """How often a host that could not open its ledger is started again by whoever watches over it."""
 
@@ -90,13 +92,12 @@ async def start(stage: Stage, name: str) -> None:
 
 async def _started(stage: Stage, process: HostProcess) -> None:
     """Wait until it is up, or has failed, or waits for a server that a later fact brings."""
-    with trio.move_on_after(START_SECONDS):
-        while not process.up.is_set() and not process.gone.is_set():
-            await trio.sleep(0.05)
-            if stage.world.starts == "wait" and trio.current_effective_deadline() - trio.current_time() < (
-                START_SECONDS - AGAIN_SECONDS
-            ):
-                return
+    began = trio.current_time()
+    while not process.up.is_set() and not process.gone.is_set():
+        await trio.sleep(LOOK_SECONDS)
+        waited = trio.current_time() - began
+        if waited >= START_SECONDS or (waited >= AGAIN_SECONDS and not stage.server_is_up):
+            return
 
 
 def _server_exits(stage: Stage) -> None:
@@ -106,6 +107,7 @@ def _server_exits(stage: Stage) -> None:
     stage.world.exit_server()
     if stage.world.starts == "work":
         working.foretell(stage)
+        _bring_up(stage)
 
 
 def _server_starts(stage: Stage) -> None:
@@ -116,8 +118,13 @@ def _server_starts(stage: Stage) -> None:
         world.exit_server()  # a new one, in the place of one that nobody saw go
         working.foretell(stage)
     world.allow_starts()
-    if stage.shares_server and world.living_process is None:
-        world.start_process()
+    _bring_up(stage)
+
+
+def _bring_up(stage: Stage) -> None:
+    """The server that the hosts share is started by whoever runs it; one of their own they start."""
+    if stage.shares_server and stage.world.living_process is None:
+        stage.world.start_process()
         working.work_again(stage)
 
 

@@ -23,6 +23,7 @@ from turn_ledger import AssistantError, Ledger, LedgerError, StaleOwner, StoreUn
 
 T = TypeVar("T")
 
+SERVER_AGAIN_SECONDS = 0.2
 FOR_EVER_SECONDS = 1_000_000.0
 
 OPTIONS = Options(
@@ -265,7 +266,14 @@ class _Server(SimulatedServer):
 
     async def start(self, generation: str, on_spawn: Any) -> SimulatedAssistant:
         await self._host.reach()
-        assistant = await super().start(generation, on_spawn)
+        while True:
+            try:
+                assistant = await super().start(generation, on_spawn)
+                break
+            except AssistantError:
+                if not self.attached:
+                    raise
+                await trio.sleep(SERVER_AGAIN_SECONDS)  # a host that needs a server waits for it
         self._host.on_server()
         self._host.assistant = _Assistant(self._host, self.world, assistant.process, generation, self.name)
         return self._host.assistant

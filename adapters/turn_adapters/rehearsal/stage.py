@@ -213,6 +213,13 @@ class Stage:
         owner = run.owner.host if run is not None and run.owner is not None else None
         return (self.living(owner) if owner else None) or self.living("H1") or self.living()
 
+    @property
+    def server_is_up(self) -> bool:
+        """Whether a host that starts gets a server."""
+        if self.shares_server:
+            return self.world.living_process is not None and not self.world.wire.reads_fail
+        return self.world.starts == "work"
+
     def change_hosts(self) -> None:
         """A host came or went."""
         self.hosts_changed.set()
