@@ -34,11 +34,15 @@ from turn_ledger import (
     WorkspaceBusy,
 )
 from turn_ledger.commands import QueueTurn, RequestStop, StartTurn, SteerTurn
+from turn_ledger.events import InputSteered
 from turn_ledger.units import queue, start
 from turn_projections.settle import settle
 
 TEXT_LENGTH_MAX = 2_000_000
 ADMIT_ATTEMPTS_MAX = 3
+RUNS_LOOKED_AT_MAX = 20
+"""How many turns of a conversation are looked through, newest first."""
+
 ADMIT_AGAIN_SECONDS = 0.5
 
 
@@ -90,6 +94,12 @@ async def send(
         return await _sent_again(runtime, known, prompt, conversation, workspace)
     if known is not None and not _is_same(known, prompt, conversation, workspace):
         raise IllegalTransition(turn, "queued", "TurnStarted", "it was queued with other data")
+    if known is not None and when_busy == "steer":
+        when_busy = "queue"  # it has its place, and would run twice if it joined the open turn too
+    if known is None:
+        steered = await _steered_before(runtime, conversation, prompt)
+        if steered is not None:
+            return steered
     supersedes: str | None = None
     earlier = await _open_turn(runtime, conversation)
     if earlier is not None:
@@ -290,6 +300,34 @@ async def _steer(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> Sent | Non
     return Sent(run=run, new=False, steered=True)
 
 
+async def _steered_before(runtime: Runtime, conversation: str, prompt: Prompt) -> Sent | None:
+    """The answer for a prompt that joined a turn earlier: sent again, it is no turn of its own.
+
+    None: it never joined one, or it did not arrive at the server before that turn ended.
+    """
+
+    def joined() -> Run | None:
+        for run in runtime.ledger.runs(conversation=conversation, limit=RUNS_LOOKED_AT_MAX):
+            if run.steered and any(
+                isinstance(recorded.event, InputSteered) and recorded.event.input_id == prompt.id
+                for recorded in runtime.ledger.events(run.turn)
+            ):
+                return run
+        return None
+
+    run = await runtime.writer.call(joined)
+    if run is None or run.native_session is None:
+        return None
+    assistant = runtime.require_assistant()
+    record = await assistant.record(run.native_session, prompt.id)
+    if record.kind in ("absent", "gone") and not record.busy:
+        live = runtime.live.get(run.turn)
+        if live is None or live.run.stop_requested is not None:
+            return None
+        await assistant.steer(live.session, prompt)
+    return Sent(run=run, new=False, steered=True)
+
+
 async def _queue(runtime: Runtime, turn: str, waiting: WaitingPrompt) -> Sent:
     admission = await runtime.writer.submit(
         queue(
@@ -321,7 +359,9 @@ async def session_of(runtime: Runtime, conversation: str) -> str | None:
     """The native session that the conversation had last, here or on another host; None: it had none."""
     if conversation in runtime.sessions:
         return runtime.sessions[conversation]
-    runs = await runtime.writer.call(lambda: runtime.ledger.runs(conversation=conversation, limit=20))
+    runs = await runtime.writer.call(
+        lambda: runtime.ledger.runs(conversation=conversation, limit=RUNS_LOOKED_AT_MAX)
+    )
     return next((run.native_session for run in runs if run.is_root and run.native_session), None)
 
 

@@ -24,8 +24,9 @@ from turn_adapters import admission, ending, lives, recovering
 from turn_adapters.assistant import Server
 from turn_adapters.checkpoints import CheckpointHandler
 from turn_adapters.ending import StopNotConfirmed
+from turn_adapters.nurseries import open_nurseries
 from turn_adapters.options import Options, Outcome
-from turn_adapters.runtime import Nurseries, Runtime
+from turn_adapters.runtime import Runtime
 from turn_adapters.service import Host, Reading, new_turn_id
 from turn_adapters.writer import Elsewhere, in_thread
 from turn_ledger import HostAlive, Ledger, NotAccepting, StaleOwner
@@ -102,9 +103,9 @@ async def _running(
     try:
         async with trio.open_nursery() as body:
             with trio.CancelScope(shield=True):  # a nursery that begins while cancelled never ends
-                base, work = await body.start(_shielded), await body.start(_shielded)
-            runtime = Runtime(ledger, server, checkpoints, options, Nurseries(body, base, work), elsewhere)
-            base.start_soon(runtime.writer.run)
+                nurseries = await open_nurseries(body)
+            runtime = Runtime(ledger, server, checkpoints, options, nurseries, elsewhere)
+            nurseries.base.start_soon(runtime.writer.run)
             host = Host(runtime)
             try:
                 await _start(runtime, host, handle_signals)
@@ -123,14 +124,6 @@ async def _running(
         errors.append(error)
     if errors:
         raise _plain(errors, of_block)
-
-
-async def _shielded(*, task_status: trio.TaskStatus[trio.Nursery] = trio.TASK_STATUS_IGNORED) -> None:
-    """A nursery of its own, whose tasks go on when the block is cancelled."""
-    with trio.CancelScope(shield=True):
-        async with trio.open_nursery() as nursery:
-            task_status.started(nursery)
-            await trio.sleep_forever()
 
 
 async def _start(runtime: Runtime, host: Host, handle_signals: bool) -> None:
@@ -188,7 +181,7 @@ async def _leave(runtime: Runtime) -> None:
     try:
         runtime.nurseries.work.cancel_scope.cancel()
         with trio.move_on_after(CLOSE_SECONDS, shield=True):
-            await runtime.all_told()
+            await runtime.telling.all_told()
         with trio.move_on_after(CLOSE_SECONDS, shield=True):
             await runtime.writer.close()
     finally:

@@ -47,7 +47,7 @@ def _patience(runtime: Runtime, live: LiveTurn) -> float:
     if live.must_read or live.absent_since is not None or live.lost_since is not None:
         return READ_AGAIN_SECONDS
     if live.progress() is not None and live.run.state == "running":
-        return max(0.0, live.observable_at - trio.current_time())
+        return max(READ_AGAIN_SECONDS, live.observable_at - trio.current_time())
     return runtime.options.poll_seconds
 
 

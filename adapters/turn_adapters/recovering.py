@@ -55,6 +55,7 @@ async def _recovery_pass(runtime: Runtime, conversation: str | None) -> Recovery
                 runtime.ledger,
                 records=inquiry.records,
                 at_work=inquiry.at_work,
+                turns={run.turn for run in left},
                 conversation=conversation,
                 generation=assistant.generation if assistant else None,
             )

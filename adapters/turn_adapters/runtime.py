@@ -7,10 +7,9 @@ The parts are modules of functions over this state: `admission` starts turns, `o
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import trio
 from msgspec.structs import replace
@@ -20,7 +19,10 @@ from turn_adapters.assistant import Assistant, Frame, Prompt, Server
 from turn_adapters.checkpoints import CheckpointHandler
 from turn_adapters.dispatcher import Dispatcher
 from turn_adapters.live import LiveTurn
-from turn_adapters.options import Options, Outcome
+from turn_adapters.nurseries import Nurseries
+from turn_adapters.options import Options
+from turn_adapters.remembered import ConversationLocks, Remembered
+from turn_adapters.telling import Telling
 from turn_adapters.writer import Elsewhere, Writer, in_thread
 from turn_ledger import (
     AssistantError,
@@ -42,7 +44,6 @@ from turn_ledger.commands import (
 )
 from turn_ledger.units import change
 
-TOLD_MAX = 10_000
 FAILING_SECONDS = 1.0
 """How long a call waits for the cancellation that a failing host sends."""
 
@@ -61,19 +62,6 @@ class WaitingPrompt:
         self.workspace = workspace
         self.shares_workspace = shares_workspace
         self.is_held = False
-
-
-class Nurseries(NamedTuple):
-    """Where the tasks of a host end.
-
-    `body`: with the application's block; what fails here cancels it. `base`: last of all, the writer
-    among them. `work`: observers, the server, checkpoints, recovery; with the shutdown. The tasks of
-    `base` and `work` outlive a body that is cancelled, because its shutdown needs them.
-    """
-
-    body: trio.Nursery
-    base: trio.Nursery
-    work: trio.Nursery
 
 
 class Runtime:
@@ -95,6 +83,7 @@ class Runtime:
         self.nurseries = nurseries
         self.nursery = nurseries.work
         self.writer = Writer(ledger, elsewhere)
+        self.telling = Telling(options.on_turn_closed, nurseries)
         self.dispatcher = Dispatcher(self.writer, self.handler, options, self.wake_queue)
         self.generation: str | None = None
         """The newest life of the server, as soon as it is begun and until its end is recorded."""
@@ -106,16 +95,13 @@ class Runtime:
         self.starting: dict[str, trio.Event] = {}
         """The turns whose start is on its way into the ledger, each with what is set when it is over."""
         self.waiting: dict[str, WaitingPrompt] = {}
-        self.sessions: dict[str, str] = {}
+        self.sessions: Remembered[str] = Remembered()
         self.winding: dict[str, trio.Event] = {}
-        self.conversation_locks: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
+        self.conversation_locks = ConversationLocks()
         self.recovery_lock = trio.Lock()
         self.is_stopping = False
         self.queue_changed = trio.Event()
         self._by_session: dict[str, LiveTurn] = {}
-        self._told: OrderedDict[str, None] = OrderedDict()
-        self._telling = 0
-        self._all_told = trio.Event()
         self._kept = 0
         self._kept_changed = trio.Event()
         self._store_is_back = trio.Event()
@@ -305,7 +291,7 @@ class Runtime:
             self.forget(live)
         for child in [each for each in self.live.values() if each.run.parent == run.turn]:
             self.forget(child)
-        self.tell(run, stopped_by_shutdown=False)
+        self.telling.tell(run, stopped_by_shutdown=False)
         self.dispatcher.wake()
         self.wake_queue()
 
@@ -314,34 +300,6 @@ class Runtime:
         self.queue_changed.set()
         self.queue_changed = trio.Event()
 
-    def tell(self, run: Run, *, stopped_by_shutdown: bool) -> None:
-        """Tell the application once that a root turn is closed on this host."""
-        if self.options.on_turn_closed is None or not run.is_root or run.turn in self._told:
-            return
-        self._told[run.turn] = None
-        if len(self._told) > TOLD_MAX:
-            self._told.popitem(last=False)
-        self._telling += 1
-        self.nurseries.base.start_soon(self._tell, run, stopped_by_shutdown)
-
-    async def all_told(self) -> None:
-        """Wait until the application has taken everything that it was told."""
-        while self._telling:
-            await self._all_told.wait()
-
-    async def _tell(self, run: Run, stopped_by_shutdown: bool) -> None:
-        tell = self.options.on_turn_closed
-        assert tell is not None
-        stopped = run.stop_requested == "user" and run.cause == "user_stop"
-        try:
-            await tell(run.turn, stopped, outcome_of(run), stopped_by_shutdown)
-        except Exception as error:  # the application's: it comes out of the application's block
-            self.nurseries.body.start_soon(_fail, error)
-        finally:
-            self._telling -= 1
-            self._all_told.set()
-            self._all_told = trio.Event()
-
     def _with_totals(self, live: LiveTurn, command: Command) -> Command:
         """The end's evidence with what was counted on the way."""
         if not isinstance(command, CompleteTurn | FailTurn | InterruptTurn | CancelTurn):
@@ -349,17 +307,3 @@ class Runtime:
         evidence = command.evidence
         totals = {**evidence.totals, "frames": live.frames, "deltas": live.deltas}
         return replace(command, evidence=replace(evidence, totals=totals))
-
-
-async def _fail(error: Exception) -> None:
-    raise error
-
-
-def outcome_of(run: Run) -> Outcome:
-    """How a closed turn reads: a marked one as `interrupted`, and no error where nobody failed."""
-    state = "interrupted" if run.state == "stopped" else run.state
-    cause = "host_shutdown" if run.state == "stopped" else run.cause
-    error = run.error
-    if state == "interrupted":
-        error = (run.lost_why or "the turn was lost from sight") if cause == "observation_lost" else ""
-    return Outcome(turn=run.turn, conversation=run.conversation, state=state, cause=cause, error=error)

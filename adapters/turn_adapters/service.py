@@ -14,8 +14,9 @@ import trio
 from turn_adapters import admission, ending, recovering, stopping
 from turn_adapters.admission import Sent
 from turn_adapters.options import Outcome, WhenBusy
-from turn_adapters.runtime import Runtime, outcome_of
+from turn_adapters.runtime import Runtime
 from turn_adapters.stopping import Shutdown
+from turn_adapters.telling import outcome_of
 from turn_ledger import AssistantError, Ledger, NotAccepting, Run, StaleOwner
 from turn_ledger.turn import State
 from turn_projections.recovery import Recovery

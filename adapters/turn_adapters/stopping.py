@@ -119,14 +119,14 @@ async def _close_turns(runtime: Runtime, marked: list[str] | None, until: float)
         if marked is None:
             why = "the host stopped and could not store its mark"
             lost = replace(live.run, state="interrupted", cause="observation_lost", lost_why=why)
-            runtime.tell(lost, stopped_by_shutdown=True)
+            runtime.telling.tell(lost, stopped_by_shutdown=True)
         elif live.turn in marked:
             live.run = replace(live.run, state="stopped")
-            runtime.tell(live.run, stopped_by_shutdown=True)
+            runtime.telling.tell(live.run, stopped_by_shutdown=True)
     with trio.move_on_at(until):
         # Their start was stored a moment before the shutdown: nobody has come to observe them.
         for turn in set(marked or ()) - set(runtime.live):
-            runtime.tell(
+            runtime.telling.tell(
                 await runtime.writer.call(partial(runtime.ledger.run, turn)), stopped_by_shutdown=True
             )
 

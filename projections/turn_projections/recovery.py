@@ -107,6 +107,7 @@ def recover(
     *,
     records: Mapping[str, NativeRecord] | None = None,
     at_work: Collection[str] = (),
+    turns: Collection[str] | None = None,
     conversation: str | None = None,
     of: str | None = None,
     unmarked: Unmarked = "leave",
@@ -114,7 +115,8 @@ def recover(
 ) -> Recovery:
     """One pass over the ledger's open turns, or those of one conversation, by this host.
 
-    `of`: only the turns that a host of this name owned.
+    `of`: only the turns that a host of this name owned. `turns`: only these, for a caller that has asked a
+    server about them: another owner may be over by now, and nobody has asked about its turns.
 
     Raises `StaleOwner` if this host's epoch is over, and the store's errors. A stream that is damaged
     is left, with the reason; the others go on.
@@ -132,6 +134,7 @@ def recover(
             generation=generation,
         )
         steps = [step for step in steps if of is None or (step.run.owner and step.run.owner.host == of)]
+        steps = [step for step in steps if turns is None or step.run.turn in turns]
         result.left = {step.run.turn: step.left for step in steps if step.left}
         todo = [step for step in steps if step.commands]
         if not todo:

@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 import trio
 
-from stage import Clock, Cord, SimulatedStage, Stage, Unwilling
+from cord import Cord, Unwilling
+from stage import Clock, SimulatedStage, Stage
 from turn_adapters.checkpoints import UNCHANGED, CheckpointTask
 from turn_adapters.options import Options
 from turn_ledger import Run, checkpoint_id

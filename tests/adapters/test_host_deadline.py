@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import trio
 
-from stage import Clock, CordLedger, SimulatedStage
+from cord import CordLedger
+from stage import Clock, SimulatedStage
 from turn_adapters.checkpoints import CheckpointTask
 from turn_adapters.host import Host
 from turn_adapters.options import Options

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import trio
 
-from stage import Clock, SimulatedStage, Unwilling
+from cord import Unwilling
+from stage import Clock, SimulatedStage
 from turn_ledger import Run
 from turn_ledger.events import LateFact
 from turn_projections.settle import NativeRecord, late_end

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from stage import Clock, CordLedger, SimulatedStage, Stage
+from cord import CordLedger
+from stage import Clock, SimulatedStage, Stage
 from turn_adapters.options import Options, Outcome
 from turn_adapters.simulated import SimulatedServer
 from turn_ledger import AssistantError, StoreUnavailable

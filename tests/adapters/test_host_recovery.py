@@ -8,7 +8,8 @@ from contextlib import suppress
 import pytest
 import trio
 
-from stage import Clock, Cord, CordLedger, SimulatedStage, Stage
+from cord import Cord, CordLedger, Noted
+from stage import Clock, SimulatedStage, Stage
 from turn_adapters.options import Options
 from turn_ledger import AssistantError, Change, LedgerError, NotOwner, Run, StoreUnavailable
 from turn_ledger.events import Evidence, ServerStopped, TurnStoppedByShutdown
@@ -119,6 +120,33 @@ class TestMarked:
             puppet.lose_aborts(0)
             await simulated.settled(turn)
         assert simulated.run(turn).cause == "host_shutdown"
+
+    async def test_a_turn_that_was_left_while_a_pass_is_under_way_waits_for_the_next_one(
+        self, simulated: SimulatedStage, clock: Clock
+    ) -> None:
+        """Nobody has asked yet whether its native work is over."""
+
+        def die(noted: Noted) -> None:
+            if noted.name == "record" and noted.host == "web-3":
+                cord.cut()
+                dying.ledger._store.liveness.release("web-2", 1)  # as the kernel does
+
+        cord = Cord()
+        async with (
+            simulated.host("web-3", attached=True) as other,
+            simulated.host("web-2", attached=True, cord=cord) as dying,
+        ):
+            async with simulated.host("web-1", attached=True) as host:
+                first = await simulated.busy(host, conversation="first")
+            puppet = await simulated.puppet(dying, conversation="late")
+            dying.ledger.stop_accepting()
+            (late,) = dying.ledger.mark_open_turns()
+            simulated.on_call = die
+            assert (await other.recover()).interrupted == [first]
+            assert simulated.moves(puppet)
+            assert simulated.run(late).state == "stopped"
+            assert (await other.recover()).interrupted == [late]
+            assert not simulated.moves(puppet)
 
     async def test_it_is_never_sent_again(self, stage: Stage, clock: Clock | None) -> None:
         async with stage.host() as host:

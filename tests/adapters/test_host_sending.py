@@ -6,7 +6,8 @@ import msgspec
 import pytest
 import trio
 
-from stage import Clock, SimulatedStage, Stage, Unwilling
+from cord import Unwilling
+from stage import Clock, SimulatedStage, Stage
 from turn_adapters.options import Options
 from turn_adapters.simulated_checkpoints import RecordingCheckpoints
 from turn_ledger import (

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from stage import Clock, Noted, SimulatedStage, Stage, What
+from cord import Noted
+from stage import Clock, SimulatedStage, Stage, What
 from turn_adapters.options import Options
 from turn_ledger.events import TurnObserved
 from turn_ledger.run import Run

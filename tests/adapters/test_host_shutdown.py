@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import trio
 
-from stage import Clock, CordLedger, Noted, SimulatedStage, Stage
+from cord import CordLedger, Noted
+from stage import Clock, SimulatedStage, Stage
 from turn_adapters.options import Options
 from turn_ledger import NotAccepting
 from turn_ledger.events import LateFact

@@ -8,8 +8,9 @@ from contextlib import closing
 import pytest
 import trio
 
+from cord import Unwilling
 from programs_under_test import program
-from stage import Clock, SimulatedStage, Unwilling
+from stage import Clock, SimulatedStage
 from turn_adapters.options import Options
 from turn_ledger import CorruptLedger
 

@@ -243,3 +243,60 @@ async def test_only_the_server_that_ran_a_turn_knows_whether_it_still_does(
         assert simulated.run(turn).state == "running"
         async with simulated.host():
             assert simulated.run(turn).cause == "observation_lost"
+
+
+class TestAPromptThatJoinedATurn:
+    async def test_is_no_turn_of_its_own_when_it_is_sent_again(
+        self, simulated: SimulatedStage, clock: Clock | None
+    ) -> None:
+        async with simulated.host() as host:
+            puppet = await simulated.puppet(host)
+            into = simulated.reader.runs()[0].turn
+            await simulated.send(host, "answer", turn="t2", when_busy="steer")
+            puppet.busy()
+            again = await host.send(
+                "chat", simulated.prompt("answer"), workspace=simulated.workspace("chat"), turn="t2"
+            )
+            assert (again.run.turn, again.steered, again.new) == (into, True, False)
+            puppet.done()
+            puppet.done("And this.")  # the one that joined is answered too
+            assert (await host.wait(into)).state == "completed"
+            again = await host.send(
+                "chat", simulated.prompt("answer"), workspace=simulated.workspace("chat"), turn="t2"
+            )
+            assert (again.run.turn, again.steered, again.new) == (into, True, False)
+        assert [run.turn for run in simulated.reader.runs()] == [into]
+
+    async def test_keeps_its_place_when_it_was_queued(
+        self, simulated: SimulatedStage, clock: Clock | None
+    ) -> None:
+        async with simulated.host() as host:
+            puppet = await simulated.puppet(host)
+            await simulated.send(host, "answer", turn="t2")
+            await simulated.send(host, "answer", turn="t2", when_busy="steer")
+            assert not simulated.called("steer")
+            puppet.done()
+            assert (await host.wait("t2")).state == "completed"
+
+
+async def test_a_record_that_cannot_be_stored_in_a_shutdown_is_not_read_again_without_a_pause(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    class Full(CordLedger):
+        is_full = False
+
+        def submit(self, units: Sequence[Any], *, busy_seconds: float | None = None) -> list[Any]:
+            if Full.is_full:
+                raise StoreUnavailable("the disk is full")
+            return super().submit(units, busy_seconds=busy_seconds)
+
+    async with simulated.host(ledger=Full) as host:
+        puppet = await simulated.puppet(host)
+        puppet.retry()
+        await trio.sleep(1.5)
+        Full.is_full = True
+        puppet.busy()
+        puppet.done()
+        before = len(simulated.called("record"))
+        await host.shutdown()
+        assert len(simulated.called("record")) - before < 100
