@@ -1,10 +1,11 @@
 """Fixtures of more than one test file, and how hard properties are tried.
 
-`quick`, in the suite: always the same examples. `torture`, as long as one asks:
-`pytest tests/properties --hypothesis-profile=torture --hypothesis-seed=4711`.
+`quick`, in the suite: always the same examples. `unshrunk`: the same for those who only want to know
+whether something fails. `torture`, as long as one asks: `make torture SECONDS=600`,
+or `pytest tests/properties --hypothesis-profile=torture --hypothesis-seed=4711`.
 """
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from opencode_server import shared_opencode
 
@@ -27,4 +28,5 @@ settings.register_profile(
     report_multiple_bugs=False,
     suppress_health_check=SLOW_IS_FINE,
 )
+settings.register_profile("unshrunk", settings.get_profile("quick"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile("quick")
