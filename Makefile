@@ -6,13 +6,22 @@ BIN := .venv/bin
 OPENCODE := tools/opencode/node_modules/.bin/opencode
 JOBS ?= 2
 
-.PHONY: demo test check format docs clean
+.PHONY: demo test torture mutations check format docs clean
 
 demo: .venv/ready opencode
 	TURN_LEDGER_OPENCODE=$$(ls $(OPENCODE) 2>/dev/null) $(BIN)/turn-ledger demo
 
 test: .venv/ready opencode
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+# New examples for the properties, for as long as you ask.
+SECONDS ?= 600
+torture: .venv/ready
+	$(BIN)/python tests/torture.py $(SECONDS) --jobs $(JOBS)
+
+# Deliberate faults in the rules, the store and the runtime: which test catches each.
+mutations: .venv/ready
+	PYTHONPATH=tests $(BIN)/python -m mutations.run --jobs $(JOBS) $(ARGS)
 
 check: .venv/ready
 	$(BIN)/ruff check .
