@@ -77,7 +77,7 @@ KINDS = {
 COMMANDS = {
     "done": ("CompleteTurn", "CompleteTurn", "late"),
     "rejected": ("InterruptTurn permission_rejected", "InterruptTurn permission_rejected", "late"),
-    "empty": ("FailTurn no_answer", "FailTurn no_answer", ""),
+    "empty": ("FailTurn no_answer", "FailTurn no_answer", "late"),
     "error": ("FailTurn provider_error", "FailTurn provider_error", "late"),
     "credential": ("FailTurn credential_error", "FailTurn credential_error", "late"),
     "abort": ("FailTurn native_abort", "FailTurn native_abort", ""),
