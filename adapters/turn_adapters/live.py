@@ -33,6 +33,7 @@ class LiveTurn:
         self.absent_since: float | None = None
         self.lost_since: float | None = None
         self.observable_at = 0.0
+        self.read_at = trio.current_time()
         self.noted: tuple[Phase, str | None] | None = None
         self.frames = 0
         self.deltas = 0

@@ -33,13 +33,18 @@ async def observe(runtime: Runtime, live: LiveTurn) -> None:
         try:
             if hinted or live.must_read:
                 await _record_progress(runtime, live)
-            if (live.must_read or not hinted) and not live.closed.is_set():
+            if (live.must_read or not hinted or _is_due(runtime, live)) and not live.closed.is_set():
                 live.must_read = False
                 await _read(runtime, live)
         except AssistantError:
             live.must_read = True
             await trio.sleep(READ_AGAIN_SECONDS)
         hinted = await live.wait_hint(_patience(runtime, live))
+
+
+def _is_due(runtime: Runtime, live: LiveTurn) -> bool:
+    """Whether the record has not been read for long: an endless loop hints all the time."""
+    return trio.current_time() >= live.read_at + runtime.options.poll_seconds
 
 
 def _patience(runtime: Runtime, live: LiveTurn) -> float:
@@ -67,6 +72,7 @@ async def _record_progress(runtime: Runtime, live: LiveTurn) -> None:
 async def _read(runtime: Runtime, live: LiveTurn) -> None:
     assistant = runtime.require_assistant()
     is_final, asked_at = live.is_generation_gone, trio.current_time()
+    live.read_at = asked_at
     record = await assistant.record(live.session, live.input_id)
     if live.closed.is_set():
         return

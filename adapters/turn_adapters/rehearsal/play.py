@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 import trio
-import trio.testing
 
 from turn_adapters.rehearsal import hosting, turning
 from turn_adapters.rehearsal.process import HostProcess
 from turn_adapters.rehearsal.promises import broken_history
 from turn_adapters.rehearsal.scenario import Fact, Scenario
+from turn_adapters.rehearsal.seeded import run_seeded
 from turn_adapters.rehearsal.stage import RECONNECT_SECONDS, STEP_SECONDS, Stage
 from turn_adapters.rehearsal.stores import read_only
 from turn_adapters.simulated import Call, open_world
@@ -55,16 +55,15 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rehearse(scenario: Scenario, directory: Path | None = None) -> Rehearsed:
-    """Play a scenario in a new directory (None: one that is deleted afterwards). Takes no mock time's wait.
+    """Play a scenario in a new directory (None: one that is deleted afterwards), in simulated time.
 
-    The ledger stays in `directory / "ledger.db"`.
+    The ledger stays in `directory / "ledger.db"`. What happens, and in which order, is the same every time.
     """
     if directory is None:
         with tempfile.TemporaryDirectory(prefix="turn-ledger-") as folder:
             return rehearse(scenario, Path(folder))
     directory.mkdir(parents=True, exist_ok=True)
-    clock = trio.testing.MockClock(autojump_threshold=0)
-    return trio.run(_play, scenario, directory.resolve(), clock=clock)
+    return run_seeded(scenario.id, _play, scenario, directory.resolve())
 
 
 async def _play(scenario: Scenario, directory: Path) -> Rehearsed:
