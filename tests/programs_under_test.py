@@ -57,7 +57,7 @@ class Program:
         return bool(chunk)
 
 
-def run_to_end(name: str, **plan: Any) -> list[dict[str, Any]]:
+def run_to_end(name: str, /, **plan: Any) -> list[dict[str, Any]]:
     """Run a program of `tests/programs` while everything else stands still; what it said."""
     arguments = [sys.executable, str(PROGRAMS / f"{name}.py"), json.dumps(plan)]
     done = subprocess.run(arguments, stdout=subprocess.PIPE, timeout=SECONDS_MAX, check=True)
@@ -65,7 +65,7 @@ def run_to_end(name: str, **plan: Any) -> list[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def program(name: str, **plan: Any) -> AsyncIterator[Program]:
+async def program(name: str, /, **plan: Any) -> AsyncIterator[Program]:
     """A program of `tests/programs`, killed at the end if it still runs."""
     process = await trio.lowlevel.open_process(
         [sys.executable, str(PROGRAMS / f"{name}.py"), json.dumps(plan)],

@@ -64,6 +64,6 @@ def alternate(floor: Callable[[], object], ours: Callable[[], object], rounds: i
     return statistics.median(a for a, _ in pairs), statistics.median(a / b for a, b in pairs)
 
 
-def report(name: str, figure: str, must: str) -> None:
+def report(name: str, figure: str, must: str = "") -> None:
     """One line of the report."""
-    print(f"{name:<58} {figure:>24}   must be {must}")
+    print(f"{name:<58} {figure:>24}   {must and f'must be {must}'}".rstrip())

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ import trio.testing
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from dying_ledger import DyingLedger, die
 from flows import FLOWS
 from turn_adapters.checkpoints import CheckpointTask
 from turn_adapters.host import open_host
@@ -31,23 +30,6 @@ from turn_adapters.writer import inline
 from turn_ledger import Ledger
 
 APPENDS_MAX = 100
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-class DyingLedger(Ledger):
-    """A ledger whose process dies as soon as its n-th append is durable."""
-
-    appends_left = 0
-
-    def submit(self, units: Sequence[Any], *, busy_seconds: float | None = None) -> list[Any]:
-        outcomes = super().submit(units, busy_seconds=busy_seconds)
-        self.appends_left -= 1
-        if self.appends_left == 0:
-            die()
-        return outcomes
 
 
 class Checkpoints:
