@@ -30,7 +30,7 @@ from turn_adapters.opencode import AttachedOpenCode
 from turn_adapters.opencode.scripted_model import OFFLINE_ENVIRONMENT, scripted_model
 from turn_adapters.options import Options, Outcome
 from turn_adapters.simulated_checkpoints import RecordingCheckpoints
-from turn_ledger import Ledger, StaleOwner
+from turn_ledger import AssistantError, Ledger, StaleOwner
 from turn_ledger.events import LateFact, TurnCheckpointed
 
 pytestmark = [pytest.mark.opencode, pytest.mark.timeout(180)]
@@ -323,6 +323,9 @@ async def test_an_abort_that_a_cold_server_loses_is_noticed_and_sent_again(
             assert record.kind in ("abort", "absent")
             await until(now(lambda: not host._runtime.winding))
             assert not await assistant.is_busy(stopped.native_session or "")
+
+            with pytest.raises(AssistantError, match="is no directory; create it first"):
+                await host.send("nowhere", ANSWER, workspace=str(tmp_path / "nowhere"))
 
             lost = (await host.send("chat", SLEEP, workspace=folder(tmp_path, "a"))).run.turn
             await is_streaming(host, lost)

@@ -50,10 +50,12 @@ class OpenCodeAssistant:
     """Implements `turn_adapters.assistant.Assistant`. Close it with `aclose`.
 
     `url` is the server's, without a path and credentials. Raises `AssistantError` for another one.
+    `sees_our_files`: the server runs on this machine, so a workspace that is not here is nowhere.
     """
 
-    def __init__(self, url: str, password: str, generation: str) -> None:
+    def __init__(self, url: str, password: str, generation: str, *, sees_our_files: bool = False) -> None:
         self.generation = generation
+        self._sees_our_files = sees_our_files
         self._server = Connection(url, password)
         self._directories: dict[str, str] = {}
 
@@ -78,6 +80,9 @@ class OpenCodeAssistant:
         return health.version
 
     async def create_session(self, workspace: str, *, title: str) -> str:
+        if self._sees_our_files and not await trio.Path(workspace).is_dir():
+            # The server would take it, and leave the turn's row without an end.
+            raise AssistantError(f"the workspace {workspace} is no directory; create it first")
         # Without a title the server would ask the model for one, beside the first turn.
         answer = await self._server.call(
             "POST", "/session", directory=workspace, body={"title": title or "turn"}

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,10 @@ from turn_ledger.errors import AssistantError
 from turn_ledger.events import ServerStarted
 
 START_SECONDS_MAX = 60.0
+
+WAIT = 'read -r go && exec "$0" "$@" </dev/null'
+"""What a new process does first: it waits until its host lets it become the server. So a host that dies
+before the ledger knows the process leaves no server behind, but a closed pipe, which ends it."""
 
 
 class OpenCodeServer:
@@ -82,8 +88,9 @@ class OpenCodeServer:
                     data_directory=self._data_directory,
                 )
             )
+            await self._life.let_go()
             url = await self._life.wait_listening(self._start_seconds_max)
-            self._life.assistant = OpenCodeAssistant(url, password, generation)
+            self._life.assistant = OpenCodeAssistant(url, password, generation, sees_our_files=True)
             await self._life.assistant.version()
         except BaseException:
             await self._life.end(0)
@@ -134,23 +141,18 @@ class OpenCodeServer:
             "OPENCODE_SERVER_PASSWORD": password,
             life.MARKER: generation,
         }
+        self._check_binary(environment.get("PATH"))
         output = Output()
         try:
             process = await trio.lowlevel.open_process(
-                [self._binary, "serve", "--hostname", "127.0.0.1", "--port", "0"],
-                stdin=subprocess.DEVNULL,
+                ["/bin/sh", "-c", WAIT, self._binary, "serve", "--hostname", "127.0.0.1", "--port", "0"],
+                stdin=subprocess.PIPE,
                 stdout=output.write_end,
                 stderr=output.write_end,
                 cwd=self._data_directory,
                 env=environment,
                 start_new_session=True,
             )
-        except FileNotFoundError as error:
-            output.discard()
-            raise AssistantError(
-                f"there is no OpenCode at {self._binary}; install it with "
-                "`npm install opencode-ai`, or here with `make opencode`"
-            ) from error
         except OSError as error:
             output.discard()
             raise AssistantError(f"OpenCode cannot be started from {self._binary}: {error}") from error
@@ -159,6 +161,17 @@ class OpenCodeServer:
             raise
         output.start()
         return _Life(generation, process, output)
+
+    def _check_binary(self, path: str | None) -> None:
+        """Raises `AssistantError` unless there is a program. The shell that waits would tell too late."""
+        if shutil.which(self._binary, path=path) is not None:
+            return
+        if os.path.exists(self._binary):
+            raise AssistantError(f"OpenCode cannot be started from {self._binary}: it is no executable file")
+        raise AssistantError(
+            f"there is no OpenCode at {self._binary}; install it with "
+            "`npm install opencode-ai`, or here with `make opencode`"
+        )
 
 
 class _Life:
@@ -173,6 +186,13 @@ class _Life:
         self.assistant: OpenCodeAssistant | None = None
         self.proof: str | None = None
         self._ending = trio.Lock()
+
+    async def let_go(self) -> None:
+        """Let the process become the server."""
+        assert self.process.stdin is not None
+        with suppress(trio.BrokenResourceError):  # it has ended, and tells why
+            await self.process.stdin.send_all(b"go\n")
+        await self.process.stdin.aclose()
 
     async def wait_listening(self, seconds_max: float) -> str:
         """The URL from the line that says it is ready. Raises `AssistantError` when none comes."""

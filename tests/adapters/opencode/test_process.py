@@ -158,17 +158,23 @@ class TestLife:
 
 
 @contextmanager
-def host(directory: Path, model: ScriptedModel, generation: str) -> Iterator[tuple[ServerStarted, str]]:
-    """A host in a process of its own, killed on leaving: the facts of its server, and the server's URL."""
+def host(
+    directory: Path, model: ScriptedModel, generation: str, *words: str
+) -> Iterator[tuple[ServerStarted, str]]:
+    """A host in a process of its own, killed on leaving: the facts of its server, and the server's URL.
+
+    The URL is empty when the host has died by then.
+    """
     script = str(Path(__file__).parent / "killed_host.py")
     config = json.dumps(model.config())
-    arguments = [sys.executable, script, binary(), str(directory / "server"), config, generation]
+    arguments = [sys.executable, script, binary(), str(directory / "server"), config, generation, *words]
     environment = os.environ | {"HOME": str(directory), "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         try:
             started = msgspec.json.decode(process.stdout.readline(), type=ServerStarted)
-            yield started, json.loads(process.stdout.readline())["url"]
+            line = process.stdout.readline()
+            yield started, json.loads(line)["url"] if line else ""
         finally:
             process.kill()
 
@@ -196,6 +202,18 @@ async def test_the_orphan_of_a_killed_host_is_found_and_ended(tmp_path: Path) ->
     assert f"({len(orphans)} had outlived" in str(proof)
     assert not any(map(is_alive, orphans))
     assert "(0 had outlived" in str(await next_start.clear_orphan(started))
+
+
+@pytest.mark.opencode
+async def test_a_host_that_dies_before_it_recorded_the_process_leaves_no_server(tmp_path: Path) -> None:
+    """The process waits for its host's word before it becomes the server, and ends without it."""
+    generation = new_generation()
+    async with scripted_model() as model:
+        with host(tmp_path, model, generation, "at-spawn") as (started, url):
+            assert url == ""
+            assert started.pid is not None
+    await until(lambda: processes_of(generation), lambda found: not found)
+    assert not list((tmp_path / "server").rglob("*.db"))
 
 
 class TestClearOrphan:
