@@ -96,15 +96,15 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "resumed turn stays with its old owner",
         f"{LEDGER}/turn.py",
-        'state="running",\n        owner=recorded.owner,\n        generation=event.generation or',
-        'state="running",\n        generation=event.generation or',
+        '    put(run, "owner", recorded.owner)\n    if event.generation:',
+        "    if event.generation:",
         first=MACHINE,
     ),
     _mutant(
         "a late fact ends its turn's phase",
         f"{LEDGER}/turn.py",
-        "return replace(run, late_facts=run.late_facts + 1,",
-        "return replace(run, phase=None, late_facts=run.late_facts + 1,",
+        '    put(run, "late_facts", run.late_facts + 1)\n',
+        '    put(run, "late_facts", run.late_facts + 1)\n    put(run, "phase", None)\n',
         first=CORE,
     ),
     _mutant(

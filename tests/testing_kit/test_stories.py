@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from trials import examples
 from turn_ledger import IllegalTransition, UnknownTurn
 from turn_ledger.commands import CompleteTurn, SteerTurn
 from turn_ledger.events import TurnCompleted
-from turn_ledger.testing import Fault, Story, World, steps, stories
+from turn_ledger.testing import Fault, Step, Story, World, steps, stories
 from turn_ledger.testing.expected import Expected
 from turn_ledger.testing.steps import starts
 from turn_projections import recover
@@ -48,15 +49,18 @@ def test_nothing_is_refused_in_a_story_that_is_not_hostile(story: Story) -> None
 
 
 def test_a_story_shrinks_to_the_steps_that_matter() -> None:
-    def is_recovered(story: Story) -> bool:
+    def is_recovered(steps: Iterable[Step]) -> bool:
         expected = Expected()
-        for step in story:
-            expected.apply(step)
+        for step in steps:
+            if expected.is_possible(step) and expected.refusal(step) is None:
+                expected.apply(step)
         return any(turn.cause == "host_shutdown" for turn in expected.turns.values())
 
     quiet = settings(max_examples=2_000, database=None, derandomize=True, deadline=None)
     story = find(stories(scenes_max=4), is_recovered, settings=quiet)
-    assert [step.what for step in story] == ["starts", "start", "shuts_down", "starts", "recovers"]
+    assert len(story) <= 5
+    for index in range(len(story)):
+        assert not is_recovered([*story.steps[:index], *story.steps[index + 1 :]])
 
 
 def test_what_came_instead_is_said() -> None:

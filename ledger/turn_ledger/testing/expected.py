@@ -10,6 +10,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from turn_ledger.errors import (
     ConversationBusy,
@@ -27,6 +28,7 @@ from turn_ledger.reader import Reader
 from turn_ledger.testing.invariants import are_nested
 from turn_ledger.testing.model import ENDS, OPEN, checkpoint_after, state_after
 from turn_ledger.testing.steps import Step, old
+from turn_ledger.turn import Run
 
 CHECKPOINT_STEPS = {
     "attempt_checkpoint": "attempt",
@@ -279,18 +281,22 @@ class Expected:
             if name not in runs:
                 found.append(f"turn {name!r} should be {turn.state}, and is not there")
                 continue
-            run = runs[name]
-            owner = (run.owner.host, run.owner.epoch) if run.owner else None
-            checkpoint = run.checkpoint.state if run.checkpoint else "none"
-            for what, must, says in (
-                ("state", turn.state, run.state),
-                ("cause", turn.cause, run.cause),
-                ("owner", turn.owner, owner),
-                ("checkpoint", turn.checkpoint, checkpoint),
-            ):
-                if what in compared and must != says:
-                    found.append(f"the {what} of turn {name!r} should be {must}, and is {says}")
+            says = _said_of(runs[name])
+            for what in COMPARED:
+                must = getattr(turn, what)
+                if what in compared and must != says[what]:
+                    found.append(f"the {what} of turn {name!r} should be {must}, and is {says[what]}")
         return found
+
+    def adopt(self, ledger: Reader, what: Collection[str]) -> None:
+        """Take these of each turn as the ledger says: the rules for what comes next build on them."""
+        for run in ledger.runs() if what else ():
+            if run.turn in self.turns:
+                turn, says = self.turns[run.turn], _said_of(run)
+                for name in what:
+                    setattr(turn, name, says[name])
+                if "checkpoint" in what:
+                    turn.reference = run.checkpoint.reference if run.checkpoint else None
 
     # Inside
 
@@ -309,6 +315,16 @@ class Expected:
                 was_stopped = turn.state == "stopped" or turn.owner in self.half_stopped
                 if was_stopped and (parent is None or not parent.is_open):
                     yield name
+
+
+def _said_of(run: Run) -> dict[str, Any]:
+    """What is compared of a turn, as its run says it."""
+    return {
+        "state": run.state,
+        "cause": run.cause,
+        "owner": (run.owner.host, run.owner.epoch) if run.owner else None,
+        "checkpoint": run.checkpoint.state if run.checkpoint else "none",
+    }
 
 
 def _turn_of(step: Step) -> Turn:

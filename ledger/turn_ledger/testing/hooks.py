@@ -24,7 +24,7 @@ class HookedMachine(RuleBasedStateMachine):
     another input under a known turn's id. `faults`: stores that fail, and processes that die in the middle
     of a step. `recovers_at_start`: your host recovers by itself when it starts. `strict_refusals`: what
     must be refused must raise the right error (False: your host may also keep it to itself). `compared`:
-    what of a turn must be as the model says.
+    what of a turn must be as the model says; the rest is taken as your ledger says.
     """
 
     hosts: ClassVar[tuple[str, ...]] = ("web-1", "web-2")

@@ -41,7 +41,7 @@ from turn_ledger.turn import Run
 class Trial:
     """Worlds by the names of their stores, and what must become of them.
 
-    `compared`: what of a turn must be as the model says. `recovers_at_start`: a host recovers by itself
+    `compared`: what of a turn must be as the model says; the rest is taken as the ledger says. `recovers_at_start`: a host recovers by itself
     when it starts. `strict_refusals`: what must be refused must raise the right error. `is_plain`: the
     hosts are nothing but their ledgers, so the pure core decides what they record. `check`: the caller's
     own invariants.
@@ -180,6 +180,7 @@ class Trial:
                 where = f" ({name})" if len(self.worlds) > 1 else ""
                 raise AssertionError(f"after {step}{where}: " + "; ".join(found))
         ledger = self.ledger
+        self.expected.adopt(ledger, [what for what in COMPARED if what not in self._compared])
         new = list(ledger.log(after=self._position))
         runs = ledger.runs()
         for name, world in self.worlds.items():
