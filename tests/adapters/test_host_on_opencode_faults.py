@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import signal
 from pathlib import Path
 
 import pytest
 import trio
 
-from opencode_hosts import STREAM, Book, attached_host, folder, host_program, is_streaming, turn_is
+from opencode_hosts import STREAM, Book, attached_host, folder, git, host_program, is_streaming, turn_is
 from opencode_server import SharedOpenCode
 from programs_under_test import program
+from turn_adapters.git import GitCheckpoints
 from turn_adapters.host import open_host
 from turn_adapters.opencode import AttachedOpenCode
 from turn_adapters.simulated_checkpoints import RecordingCheckpoints
-from turn_ledger import Ledger, UnknownTurn
+from turn_ledger import Ledger, Run, UnknownTurn
 from turn_projections.verify import verify
 from wire import wire_to
 
@@ -61,31 +62,37 @@ async def test_a_turn_whose_event_stream_broke_ends_correctly_and_a_lost_admissi
         assert len(book.requests(run.turn)) == 1
 
 
-async def test_killed_behind_any_append_it_has_one_end_and_one_checkpoint_after_the_next_start(
-    tmp_path: Path, shared_opencode: SharedOpenCode
-) -> None:
-    """Rule 11: a turn from its prompt to its checkpoint in a Git repository."""
-    allowed = {"completed": None, "interrupted": "observation_lost", "failed": "not_admitted"}
-    seen: Counter[str] = Counter()
-    for append in range(1, APPENDS_MAX):
-        (directory := tmp_path / str(append)).mkdir()
-        book, turn = Book(directory), f"msg_killed{append}"
-        workspace = folder(directory, "w")
+class Killed:
+    """A host in a process of its own that kills itself, and what the next start makes of it."""
+
+    def __init__(self, directory: Path, shared: SharedOpenCode, name: str) -> None:
+        self.turn = f"msg_{name}"
+        self.book = Book(directory)
+        self._directory = directory
+        self._shared = shared
+
+    async def dies(self, text: str, **how: object) -> int:
+        """Its exit code."""
+        workspace = folder(self._directory, "w")
         await trio.run_process(["git", "init", "-q", workspace])
-        send = {"conversation": "chat", "text": "[[text Done.]]", "workspace": workspace, "turn": turn}
-        plan = {"url": shared_opencode.url, "password": shared_opencode.password, "dies_behind": append}
-        async with program("opencode_host", ledger=book.url, name="web-1", sends=[send], **plan) as dying:
-            code = await dying.ended()
-        async with attached_host(book, "web-1", shared_opencode) as host:
+        send = {"conversation": "chat", "text": text, "workspace": workspace, "turn": self.turn}
+        plan = {"url": self._shared.url, "password": self._shared.password, **how}
+        async with program(
+            "opencode_host", ledger=self.book.url, name="web-1", sends=[send], **plan
+        ) as dying:
+            return await dying.ended()
+
+    async def recovered(self) -> Run | None:
+        """After the next start: one end and one checkpoint, and another pass adds nothing. None: no turn."""
+        book, turn = self.book, self.turn
+        async with attached_host(book, "web-1", self._shared, GitCheckpoints()) as host:
             try:
                 run = book.run(turn)
             except UnknownTurn:
-                continue  # it died before the start was recorded
+                return None
             if run.is_open:
                 await host.wait(turn)
             run = await turn_is(book, turn, lambda run: not run.owes_checkpoint)
-            assert run.state in allowed
-            assert run.cause == allowed[run.state]
             names = book.names(turn)
             await host.recover()
             await host.open("chat")
@@ -95,12 +102,60 @@ async def test_killed_behind_any_append_it_has_one_end_and_one_checkpoint_after_
         assert names.count("TurnCheckpointed") == 1
         with Ledger.open(book.url) as ledger:
             assert not verify(ledger).problems
-        seen[run.state] += 1
+        return run
+
+
+async def test_killed_behind_any_append_it_has_one_end_and_one_checkpoint_after_the_next_start(
+    tmp_path: Path, shared_opencode: SharedOpenCode
+) -> None:
+    """Rule 11: a turn from its prompt to its checkpoint in a Git repository."""
+    allowed = {"completed": None, "interrupted": "observation_lost", "failed": "not_admitted"}
+    states = []
+    for append in range(1, APPENDS_MAX):
+        (directory := tmp_path / str(append)).mkdir()
+        killed = Killed(directory, shared_opencode, f"killed_{append}")
+        code = await killed.dies("[[text Done.]]", dies_behind=append)
+        run = await killed.recovered()
+        if run is not None:
+            assert run.cause == allowed[run.state]
+            states.append(run.state)
         if code == 0:
             break
-    else:
-        pytest.fail("the flow does not end")
-    assert seen["completed"] >= 3
+    assert code == 0, "the flow does not end"
+    assert states.count("completed") >= 3
+
+
+async def test_killed_behind_any_append_of_its_shutdown_the_turn_is_interrupted_by_it(
+    tmp_path: Path, shared_opencode: SharedOpenCode
+) -> None:
+    """Rules 2 and 11: also if it died before it could mark the turn, or before it could abort it."""
+    for append in range(1, APPENDS_MAX):
+        (directory := tmp_path / str(append)).mkdir()
+        killed = Killed(directory, shared_opencode, f"shut_down_{append}")
+        code = await killed.dies(STREAM, dies_behind=append, in_shutdown=True)
+        run = await killed.recovered()
+        assert run is not None
+        assert (run.state, run.cause, run.error) == ("interrupted", "host_shutdown", "")
+        if code == 0:
+            break
+    assert code == 0, "the flow does not end"
+    assert append >= 3
+
+
+async def test_killed_inside_its_checkpoint_handler_it_is_offered_the_same_id_and_finds_its_commit(
+    tmp_path: Path, shared_opencode: SharedOpenCode
+) -> None:
+    """Rule 11: the commit was made, and nobody heard of it."""
+    killed = Killed(tmp_path, shared_opencode, "in_handler")
+    text = '[[tool name=write args={"filePath":"made.txt","content":"by the assistant"}]] [[text Done.]]'
+    assert await killed.dies(text, in_handler=True) == -signal.SIGKILL
+    before = await git(tmp_path / "w", "for-each-ref", "refs/turn-ledger/checkpoints")
+    run = await killed.recovered()
+    assert run is not None
+    assert run.checkpoint is not None
+    assert run.checkpoint.attempts == 2
+    assert before.split()[0] == run.checkpoint.reference
+    assert await git(tmp_path / "w", "for-each-ref", "refs/turn-ledger/checkpoints") == before
 
 
 async def test_eight_hosts_of_different_names_recover_at_once_with_one_end_and_one_checkpoint_each(
