@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from turn_adapters import ending
-from turn_adapters.assistant import Prompt
+from turn_adapters.assistant import Assistant, Prompt
 from turn_adapters.live import LiveTurn
 from turn_adapters.observer import observe
 from turn_adapters.options import WhenBusy
@@ -161,10 +161,11 @@ async def begin(
         runtime.waiting.pop(turn, None)
         if admission.superseded is not None:
             await runtime.on_ended(admission.superseded)
-        if admission.new and not runtime.is_stopping:  # else the shutdown has marked it, or is about to
+        if admission.new:
             live = LiveTurn(admission.run, session, waiting.prompt.id)
             runtime.add(live)
-            runtime.start_soon(_run, runtime, live, waiting.prompt, supersedes)
+            if not runtime.is_stopping:  # else the shutdown has marked it, or is about to
+                runtime.start_soon(_run, runtime, live, waiting.prompt, supersedes)
     return Sent(run=admission.run, new=admission.new)
 
 
@@ -293,10 +294,11 @@ async def _beside(
 
 async def _steer(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> Sent | None:
     """The prompt joins the turn that is at work; None: that has just ended."""
-    run = await runtime.writer.apply(SteerTurn(turn=live.turn, input=input_of(prompt)))
-    if live.closed.is_set() or not run.is_open:
-        return None
-    await runtime.require_assistant().steer(live.session, prompt)
+    with live.steered():
+        run = await runtime.writer.apply(SteerTurn(turn=live.turn, input=input_of(prompt)))
+        if live.closed.is_set() or not run.is_open:
+            return None
+        await runtime.require_assistant().steer(live.session, prompt)
     return Sent(run=run, new=False, steered=True)
 
 
@@ -324,7 +326,8 @@ async def _steered_before(runtime: Runtime, conversation: str, prompt: Prompt) -
         live = runtime.live.get(run.turn)
         if live is None or live.run.stop_requested is not None:
             return None
-        await assistant.steer(live.session, prompt)
+        with live.steered():
+            await assistant.steer(live.session, prompt)
     return Sent(run=run, new=False, steered=True)
 
 
@@ -414,29 +417,43 @@ async def _wait_for_checkpoint(runtime: Runtime, turn: str) -> None:
 async def _admit(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> None:
     """Store the input on the server, then start it. What came of it, the observer reads in the record.
 
-    After a call that was not answered, only an input that the record proves absent is sent again: one
-    that ran and was aborted would run a second time.
+    Until then, and for a while after, an absent record proves nothing.
     """
     live.is_handed = True
+    live.is_begun = False
+    try:
+        await _hand_over(runtime, live, prompt)
+    finally:
+        live.is_begun = True
+        live.absent_since = None
+        live.read_again()
+
+
+async def _hand_over(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> None:
+    """After a call that was not answered, only an input that the record proves absent is sent again: one
+    that ran and was aborted would run a second time. It is not handed to a further life of the server."""
+    asked: Assistant | None = None
     for attempt in range(ADMIT_ATTEMPTS_MAX):
         try:
             assistant = runtime.require_assistant()
+            if asked not in (None, assistant):
+                return
             if attempt:
                 await trio.sleep(ADMIT_AGAIN_SECONDS)
                 record = await assistant.record(live.session, prompt.id)
                 if record.busy or record.kind != "absent":
-                    break
+                    return
             if _is_over(runtime, live):
                 return
+            asked = assistant
+            live.is_generation_gone = False  # nothing of it ran on a life that is gone
             await assistant.admit(live.session, prompt)
             if _is_over(runtime, live):
                 return  # stopped in between: nothing is started any more
             await assistant.begin(live.session, prompt)
-            break
+            return
         except AssistantError:
             continue
-    live.is_begun = True
-    live.read_again()
 
 
 def _is_over(runtime: Runtime, live: LiveTurn) -> bool:

@@ -26,15 +26,16 @@ from turn_ledger.commands import (
 )
 from turn_ledger.host import HostState, is_over
 
-LOOK_SECONDS = 5.0
-"""How often the ledger is asked for what other hosts left, without a hint."""
-
 ERROR_LENGTH_MAX = 2_000
 REFERENCE_LENGTH_MAX = 2_000
 
 
 class Dispatcher:
-    """One host's worker for checkpoints. `wake` it when a turn ended; it calls `on_settled` afterwards."""
+    """One host's worker for checkpoints. `wake` it when a turn ended; it calls `on_settled` afterwards.
+
+    `on_owed` is called for what this host's own ends owe, as often as it is looked at: whoever appended
+    such an end may have been told that it failed, and may not know.
+    """
 
     def __init__(
         self,
@@ -42,8 +43,10 @@ class Dispatcher:
         handler: CheckpointHandler,
         options: Options,
         on_settled: Callable[[], None],
+        on_owed: Callable[[Run], None] = lambda run: None,
     ) -> None:
         self._on_settled = on_settled
+        self._on_owed = on_owed
         self._writer = writer
         self._handler = handler
         self._options = options
@@ -75,6 +78,8 @@ class Dispatcher:
 
     async def run(self, see_off: Callable[[Run], Awaitable[None]]) -> None:
         """Attempt what is owed, for ever. Cancelling it cancels the attempts and records nothing.
+
+        What other hosts left is looked for every `poll_seconds`.
 
         `see_off` waits for the end of the native work of a turn that an earlier owner ended.
         """
@@ -110,6 +115,8 @@ class Dispatcher:
         now = trio.current_time()
         due: dict[str, Run] = {}
         for run in runs:
+            if run.ended_by == self._owner:
+                self._on_owed(run)
             taken = run.turn in self._busy or run.workspace in (*self._busy.values(), *due)
             waits = run.turn in self._holds or self._not_before.get(run.turn, 0.0) > now
             if not taken and not waits and self._is_ours(run, hosts):
@@ -126,7 +133,7 @@ class Dispatcher:
     def _patience(self) -> float:
         now = trio.current_time()
         waits = [at - now for turn, at in self._not_before.items() if turn not in self._busy]
-        return max(0.0, min([LOOK_SECONDS, *(wait for wait in waits if wait > 0)]))
+        return max(0.0, min([self._options.poll_seconds, *(wait for wait in waits if wait > 0)]))
 
     async def _attempt(self, run: Run) -> None:
         try:

@@ -17,7 +17,8 @@ import trio
 
 from turn_adapters.live import LiveTurn
 from turn_adapters.runtime import Runtime
-from turn_ledger import AssistantError, Run
+from turn_adapters.whereabouts import is_same_server, unproven_life
+from turn_ledger import AssistantError, Run, StoreUnavailable
 from turn_ledger.commands import CancelTurn, Command, InterruptTurn, ObserveTurn, RequestStop
 from turn_ledger.events import Evidence
 from turn_projections.settle import NativeRecord, late_end, settle, stopped_end
@@ -82,10 +83,22 @@ async def close(runtime: Runtime, conversation: str) -> list[Run]:
         if live is not None:
             ended = await end_and_wind_down(runtime, live, command)
         else:
-            ended = await runtime.writer.apply(command)
-            await runtime.on_ended(ended)
+            ended = await _end_unobserved(runtime, command)
         closed.append(ended)
     return closed
+
+
+async def _end_unobserved(runtime: Runtime, command: CancelTurn) -> Run:
+    """End a turn that nobody observes here; what is owed waits until its native work is over."""
+    runtime.dispatcher.hold(command.turn)
+    try:
+        ended = await runtime.writer.apply(command)
+    except BaseException:
+        runtime.dispatcher.release(command.turn)
+        raise
+    runtime.start_soon(_release_when_over, runtime, ended)
+    await runtime.on_ended(ended)
+    return ended
 
 
 async def withdraw(runtime: Runtime, turn: str) -> Run:
@@ -165,25 +178,47 @@ async def wait_until_over(
 
 
 async def see_off(runtime: Runtime, run: Run) -> None:
-    """Wait for the native work of a turn that an earlier owner ended, and that it may have left moving.
+    """Wait for the native work of an ended turn that an earlier owner may have left moving.
 
-    On a server of our own nothing is left: that life is proven over. What was stopped is aborted again.
+    Once its server's life is proven over, nothing is left of it. While that server is ours too, what was
+    stopped is aborted again, and asked about for so long. A process of another host's is proven gone by
+    that host's next start: before, nobody knows. A server that is nobody's is waited for as long as ours.
     """
+    until = trio.current_time() + runtime.options.wind_down_seconds_max
+    while True:
+        with suppress(AssistantError, StoreUnavailable):  # looked at again
+            life = unproven_life(run, await runtime.writer.call(runtime.ledger.hosts))
+            if life is None:
+                return
+            is_ours = await is_same_server(runtime, run, life)
+            if is_ours and not await _moves(runtime, run):
+                return
+            if not is_ours and life.pid is not None:
+                await trio.sleep(runtime.options.poll_seconds)
+                until = trio.current_time() + runtime.options.wind_down_seconds_max
+                continue
+        if trio.current_time() >= until:
+            return
+        await trio.sleep(runtime.options.abort_again_seconds)
+
+
+async def _moves(runtime: Runtime, run: Run) -> bool:
+    """Whether native work on an ended turn goes on. What was stopped is aborted again."""
     session, input_id = run.native_session, run.input_id
-    if not runtime.server.attached or session is None or input_id is None:
-        return
-    with trio.move_on_after(runtime.options.wind_down_seconds_max):
-        while True:
-            try:
-                assistant = runtime.require_assistant()
-                record = await assistant.record(session, input_id)
-                if not record.busy and record.kind != "busy":
-                    return
-                if run.stop_requested is not None:
-                    await assistant.abort(session)
-            except AssistantError:
-                pass  # asked again
-            await trio.sleep(runtime.options.abort_again_seconds)
+    if session is None or input_id is None:
+        return False
+    assistant = runtime.require_assistant()
+    record = await assistant.record(session, input_id)
+    if not record.busy and record.kind != "busy":
+        return False
+    if run.stop_requested is not None:
+        await assistant.abort(session)
+    return True
+
+
+async def _release_when_over(runtime: Runtime, run: Run) -> None:
+    await see_off(runtime, run)
+    runtime.dispatcher.release(run.turn)
 
 
 async def drop_requests(runtime: Runtime, session: str) -> None:
@@ -232,6 +267,8 @@ async def _finish_wins(runtime: Runtime, live: LiveTurn) -> None:
             return
     if record is None or not record.has_ended or record.kind == "abort" or record.busy:
         return
+    if live.steers_underway:
+        return  # another input is on its way into it: it has not finished
     command = settle(live.run, record, owner_over=False, source="call")
     if command is not None and not live.closed.is_set():
         await runtime.end(live, command)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import trio
 
 from turn_adapters.assistant import Frame
@@ -18,6 +21,7 @@ class LiveTurn:
     an end that is found now would come from. `is_handed`: the input was or is being handed to the
     server, `is_begun`: it was. `noted`: the progress that the ledger was told last.
     `is_generation_gone`: the server life that ran it is proven over, so its record is final.
+    `steers`: how many inputs were to join it, `steers_underway`: how many of them are on their way.
     """
 
     def __init__(self, run: Run, session: str, input_id: str) -> None:
@@ -30,6 +34,7 @@ class LiveTurn:
         self.is_handed = False
         self.is_begun = False
         self.is_generation_gone = False
+        self.steers = self.steers_underway = 0
         self.absent_since: float | None = None
         self.lost_since: float | None = None
         self.observable_at = 0.0
@@ -88,6 +93,17 @@ class LiveTurn:
         if phase == self.run.phase and not new_message and self.run.state == "running":
             return None
         return phase, self._message
+
+    @contextmanager
+    def steered(self) -> Iterator[None]:
+        """While an input is on its way into the turn: a record that knows nothing of it ends nothing."""
+        self.steers += 1
+        self.steers_underway += 1
+        try:
+            yield
+        finally:
+            self.steers_underway -= 1
+            self.read_again()
 
     def read_again(self, source: Source | None = None) -> None:
         """The record has to be read now."""

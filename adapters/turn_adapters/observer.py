@@ -71,15 +71,20 @@ async def _record_progress(runtime: Runtime, live: LiveTurn) -> None:
 
 async def _read(runtime: Runtime, live: LiveTurn) -> None:
     assistant = runtime.require_assistant()
-    is_final, asked_at = live.is_generation_gone, trio.current_time()
+    is_final, asked_at, steers = live.is_generation_gone, trio.current_time(), live.steers
     live.read_at = asked_at
     record = await assistant.record(live.session, live.input_id)
     if live.closed.is_set():
+        return
+    if not record.busy and (live.steers_underway or live.steers != steers):
+        live.must_read = True  # another input is on its way into it, or arrived while it answered
         return
     if runtime.assistant is not assistant or live.is_generation_gone is not is_final:
         live.must_read = True  # that life ended while it answered
         return
     live.on_record(record)
+    if record.kind == "absent" and not (record.busy or live.is_begun or live.run.stop_requested):
+        return  # it is not there yet; a life that ended before it was handed over says nothing about it
     if record.runaway and live.run.stop_requested is None:
         await ending.end_by_abort(runtime, live, "runaway")
         return

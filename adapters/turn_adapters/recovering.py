@@ -17,8 +17,8 @@ from turn_adapters.assistant import Assistant
 from turn_adapters.live import LiveTurn
 from turn_adapters.observer import observe
 from turn_adapters.runtime import Runtime
+from turn_adapters.whereabouts import is_same_server, unproven_life
 from turn_ledger import AssistantError, Run, StaleOwner, StoreError, StoreUnavailable
-from turn_ledger.events import ServerStarted
 from turn_ledger.host import HostState, is_over
 from turn_projections import recover
 from turn_projections.recovery import Recovery
@@ -131,14 +131,14 @@ class _Inquiry:
         """Fill in `records` and `at_work` for one turn."""
         try:
             await self._ask(run)
-        except StoreUnavailable:
+        except (StoreUnavailable, AssistantError):
             self.at_work.add(run.turn)  # nothing can be said now: the next pass asks again
 
     async def _ask(self, run: Run) -> None:
-        unproven = self._unproven(run)
+        unproven = unproven_life(run, self._hosts)
         assistant = self._runtime.assistant
         is_marked = self._is_marked(run)
-        if assistant is None or not await self._is_same_server(run, unproven):
+        if assistant is None or not await is_same_server(self._runtime, run, unproven):
             if is_marked and unproven is not None:
                 self.at_work.add(run.turn)
             return
@@ -180,40 +180,6 @@ class _Inquiry:
             and owner.host in self._hosts
             and self._hosts[owner.host].was_stopping(owner.epoch)
         )
-
-    def _unproven(self, run: Run) -> ServerStarted | None:
-        """The life that ran the turn, if the ledger has no proof of its end."""
-        for state in self._hosts.values():
-            for started in state.generations:
-                if started.generation == run.generation:
-                    return started
-        return None
-
-    async def _is_same_server(self, run: Run, unproven: ServerStarted | None) -> bool:
-        """Whether our server has the turn's history: our own name's, or the same place."""
-        runtime = self._runtime
-        ours = runtime.ledger.owner
-        if run.owner is None or run.owner.host == ours.host:
-            return True
-        theirs = unproven or await self._started(run.owner.host, run.generation)
-        mine = await self._started(ours.host, runtime.require_assistant().generation)
-        if theirs is None or mine is None:
-            return False
-        if unproven is not None:
-            # What it is busy with, only that process itself knows.
-            return (theirs.url, theirs.pid, theirs.pid_started) == (mine.url, mine.pid, mine.pid_started)
-        if theirs.data_directory is not None:
-            return theirs.data_directory == mine.data_directory
-        return theirs.url == mine.url
-
-    async def _started(self, host: str, generation: str | None) -> ServerStarted | None:
-        events = await self._runtime.writer.call(lambda: self._runtime.ledger.host_events(host))
-        found = [
-            recorded.event
-            for recorded in events
-            if isinstance(recorded.event, ServerStarted) and recorded.event.generation == generation
-        ]
-        return found[-1] if found else None
 
 
 async def _carry_on(runtime: Runtime, result: Recovery, before: dict[str, Run]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -84,7 +85,13 @@ class Runtime:
         self.nursery = nurseries.work
         self.writer = Writer(ledger, elsewhere)
         self.telling = Telling(options.on_turn_closed, nurseries)
-        self.dispatcher = Dispatcher(self.writer, self.handler, options, self.wake_queue)
+        self.dispatcher = Dispatcher(
+            self.writer,
+            self.handler,
+            options,
+            self.wake_queue,
+            partial(self.telling.tell, stopped_by_shutdown=False),
+        )
         self.generation: str | None = None
         """The newest life of the server, as soon as it is begun and until its end is recorded."""
         self.assistant: Assistant | None = None

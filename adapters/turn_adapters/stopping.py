@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from turn_adapters.live import LiveTurn
 from turn_adapters.runtime import Runtime
-from turn_ledger import AssistantError, LedgerError, StaleOwner, StoreUnavailable
+from turn_ledger import AssistantError, LedgerError, Run, StaleOwner, StoreUnavailable
 from turn_ledger.commands import CompleteTurn
 from turn_ledger.events import Evidence, LateFact
 
@@ -67,7 +67,7 @@ async def shut_down(runtime: Runtime, *, deadline_seconds: float, drain_seconds:
         marked = None
     unfinished: list[LiveTurn | str] = [*runtime.live.values(), *runtime.winding]
     runtime.end_work()
-    await _close_turns(runtime, marked, deadline)
+    _close_turns(runtime, marked)
     if marked is None:
         runtime.writer.give_up()
         proof = await _end_server(runtime, runtime.server.kill, deadline)
@@ -75,6 +75,7 @@ async def shut_down(runtime: Runtime, *, deadline_seconds: float, drain_seconds:
         await _abort_all(runtime, unfinished, deadline - _reserve(runtime, deadline_seconds))
         proof = await _end_server(runtime, partial(_stop, runtime, deadline), deadline)
     is_recorded = await _record_end(runtime, proof, deadline, is_marked=marked is not None)
+    await _tell_the_rest(runtime, marked, deadline)
     return Shutdown(
         marked=tuple(marked or ()),
         is_marked=marked is not None,
@@ -109,7 +110,7 @@ async def _drain(runtime: Runtime, until: float) -> None:
             await changed.wait()
 
 
-async def _close_turns(runtime: Runtime, marked: list[str] | None, until: float) -> None:
+def _close_turns(runtime: Runtime, marked: list[str] | None) -> None:
     """The observers end without recording an end; the application hears that the shutdown decides.
 
     Without a mark the turn reads as lost from the next start on.
@@ -123,12 +124,31 @@ async def _close_turns(runtime: Runtime, marked: list[str] | None, until: float)
         elif live.turn in marked:
             live.run = replace(live.run, state="stopped")
             runtime.telling.tell(live.run, stopped_by_shutdown=True)
-    with trio.move_on_at(until):
-        # Their start was stored a moment before the shutdown: nobody has come to observe them.
-        for turn in set(marked or ()) - set(runtime.live):
-            runtime.telling.tell(
-                await runtime.writer.call(partial(runtime.ledger.run, turn)), stopped_by_shutdown=True
-            )
+
+
+async def _tell_the_rest(runtime: Runtime, marked: Sequence[str] | None, until: float) -> None:
+    """Tell of what the ledger holds and no observer knew.
+
+    A start that was stored a moment before the shutdown; an end that this host appended in its last moment,
+    whose caller had no time left, or was told that it failed.
+    """
+    ledger = runtime.ledger
+
+    def closed() -> list[Run]:
+        ended = [run for run in ledger.owing_runs() if run.ended_by == ledger.owner]
+        return [*(ledger.run(turn) for turn in marked or ()), *ended]
+
+    runs: list[Run] | None = None
+    with trio.move_on_at(min(until, trio.current_time() + LAST_APPEND_SECONDS)):
+        while runs is None:
+            try:
+                runs = await runtime.writer.call(closed)
+            except StoreUnavailable:
+                await trio.sleep(LOOK_SECONDS)
+            except Exception:  # the shutdown has done its work, and nothing that fails here undoes it
+                break
+    for run in runs or ():
+        runtime.telling.tell(run, stopped_by_shutdown=not run.is_ended)
 
 
 async def _abort_all(runtime: Runtime, unfinished: Sequence[LiveTurn | str], until: float) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from stage import Clock, CordLedger, SimulatedStage
-from turn_adapters.assistant import SpawnCallback
+from turn_adapters.assistant import Prompt, SpawnCallback
 from turn_adapters.ending import StopNotConfirmed
 from turn_adapters.lives import restart_seconds
 from turn_adapters.simulated import SimulatedAssistant, SimulatedServer
@@ -164,6 +164,14 @@ class _FlakyAssistant(SimulatedAssistant):
         await self._flaky.meet("abort")
         await super().abort(session)
 
+    async def steer(self, session: str, prompt: Prompt) -> None:
+        await self._flaky.meet("steer")
+        await super().steer(session, prompt)
+
+    async def is_busy(self, session: str) -> bool:
+        await self._flaky.meet("is_busy")
+        return await super().is_busy(session)
+
     async def record(self, session: str, input_id: str) -> NativeRecord:
         record = await super().record(session, input_id)
         await self._flaky.meet("record")
@@ -300,3 +308,138 @@ async def test_a_record_that_cannot_be_stored_in_a_shutdown_is_not_read_again_wi
         before = len(simulated.called("record"))
         await host.shutdown()
         assert len(simulated.called("record")) - before < 100
+
+
+async def test_work_that_another_hosts_server_may_still_do_is_saved_when_that_server_is_proven_gone(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    async with simulated.host("other") as other:
+        async with simulated.doomed_host() as host:
+            turn = await simulated.busy(host)
+        await simulated.until(lambda: not simulated.reader.is_alive(host.ledger.owner))
+        await other.close("chat")
+        assert simulated.run(turn).cause == "conversation_closed"
+        await trio.sleep(600)
+        assert not simulated.checkpoints.tasks
+        async with simulated.host():
+            await simulated.settled(turn)
+        assert len(simulated.checkpoints.tasks) == 1
+
+
+async def test_a_server_that_dies_during_a_pass_does_not_break_it(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    simulated.elsewhere = slow_store(0.0, 0.1)
+    async with simulated.host("other") as other:
+        async with simulated.host() as host:
+            turn = await simulated.busy(host)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.recover)
+            await trio.sleep(0.35)
+            simulated.world.exit_server()
+        await simulated.settled(turn)
+    assert simulated.run(turn).cause == "host_shutdown"
+
+
+class TestAPromptThatIsOnItsWayIntoATurn:
+    async def test_is_waited_for_before_the_turn_ends(
+        self, simulated: SimulatedStage, clock: Clock | None
+    ) -> None:
+        server = Flaky(simulated)
+        server.late_seconds["steer"] = 20.0
+        async with simulated.host(server=server) as host, trio.open_nursery() as nursery:
+            puppet = await simulated.puppet(host)
+            turn = simulated.reader.runs()[0].turn
+            nursery.start_soon(lambda: simulated.send(host, "answer", turn="t2", when_busy="steer"))
+            await simulated.until(lambda: simulated.run(turn).steered)
+            puppet.done()
+            await trio.sleep(15.0)
+            assert simulated.run(turn).is_open
+            await simulated.settled(turn)
+        assert simulated.run(turn).state == "completed"
+        assert simulated.world.living_process is None
+
+    async def test_is_stopped_with_it(self, simulated: SimulatedStage, clock: Clock | None) -> None:
+        server = Flaky(simulated)
+        server.late_seconds["steer"] = 20.0
+        async with simulated.host(server=server) as host, trio.open_nursery() as nursery:
+            puppet = await simulated.puppet(host)
+            turn = simulated.reader.runs()[0].turn
+            nursery.start_soon(lambda: simulated.send(host, "work", turn="t2", when_busy="steer"))
+            await simulated.until(lambda: simulated.run(turn).steered)
+            puppet.done()
+            assert (await host.stop(turn)).cause == "user_stop"
+
+
+async def test_an_input_that_was_not_handed_over_before_its_server_died_goes_to_the_next_one(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    server = Flaky(simulated)
+    server.late_seconds["is_busy"] = 3.0
+    async with simulated.host(server=server) as host:
+        turn = await simulated.send(host, "answer")
+        await trio.sleep(1.0)
+        simulated.world.exit_server()
+        assert (await host.wait(turn)).state == "completed"
+    assert len(simulated.called("begin")) == 1
+
+
+async def test_what_is_sent_again_has_as_long_to_begin_as_what_is_sent(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    simulated.world.cold_seconds = 1.0
+    text = "[[no_admission]] [[say text=done]]"
+    async with simulated.host() as host:
+        for _ in range(2):
+            await host.send("chat", text, workspace=simulated.workspace("chat"), turn="t1")
+            await trio.sleep(4.8)
+        assert (await host.wait("t1")).state == "completed"
+
+
+class Doubtful(CordLedger):
+    """A ledger that cannot be read for a moment after the first recovery has ended a turn."""
+
+    refusals_left = 0
+
+    def submit(self, units: Sequence[Any], *, busy_seconds: float | None = None) -> list[Any]:
+        outcomes = super().submit(units, busy_seconds=busy_seconds)
+        if any(isinstance(each, Run) and each.cause == "host_shutdown" for each in outcomes):
+            self.refusals_left = 1
+        return outcomes
+
+    def run(self, turn: str) -> Run:
+        if self.refusals_left:
+            self.refusals_left -= 1
+            raise StoreUnavailable("the disk is away")
+        return super().run(turn)
+
+
+async def test_an_end_whose_maker_could_not_look_at_it_is_told_all_the_same(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    async with simulated.host("other", ledger=Doubtful) as other:
+        async with simulated.host() as host:
+            turn = await simulated.busy(host)
+        simulated.told.clear()
+        with pytest.raises(StoreUnavailable):
+            await other.recover()
+        await simulated.until(lambda: simulated.told)
+        assert [(told.turn, told.outcome.cause) for told in simulated.told] == [(turn, "host_shutdown")]
+
+
+class Unmarkable(CordLedger):
+    """A ledger that takes no mark."""
+
+    def mark_open_turns(self, *, busy_seconds: float | None = None) -> list[str]:
+        raise StoreUnavailable("the disk is full")
+
+
+async def test_a_start_whose_answer_comes_in_a_shutdown_without_a_mark_is_told_to_be_lost(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    simulated.elsewhere = slow_store(0.0, 0.2)
+    async with simulated.host(ledger=Unmarkable) as host, trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: simulated.send(host, "work", turn="t1"))
+        await simulated.until(lambda: any(run.turn == "t1" for run in simulated.reader.runs()))
+        await host.shutdown()
+    assert [(told.turn, told.outcome.cause) for told in simulated.told] == [("t1", "observation_lost")]
