@@ -23,9 +23,7 @@ def on_sqlite(path: Path) -> Connect:
     """Connects to the SQLite file at that path, whose ledger has the id that one in memory has."""
 
     def connect() -> Store:
-        return SQLiteStore(
-            path, writable=True, new_id=lambda: "memory", synchronous="NORMAL", busy_seconds=1.0
-        )
+        return SQLiteStore(path, new_id=lambda: "memory", synchronous="NORMAL", busy_seconds=1.0)
 
     return connect
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from turn_adapters.jsonlines import FORMAT, Header, encoded, event_line
 from turn_adapters.redaction import Redactor
-from turn_ledger.codec import Codec
+from turn_ledger.codec import CODEC, Codec
 from turn_ledger.errors import CorruptLedger, Refused
 from turn_ledger.events import Recorded, TurnStoppedByShutdown
 from turn_ledger.inspection import CONVERSATION, REDACTED, Inspection, StoredEvent, inspect, legible
@@ -75,7 +75,7 @@ def slice_lines(
         )
     )
     has_claims = REDACTED in marks
-    codec = Codec()
+    codec = CODEC
     for stored in _rows(source, streams, until):
         if not without or legible(stored.row.stream) not in without:
             claim = source.claim(stored.row.position) if has_claims else None
@@ -84,7 +84,7 @@ def slice_lines(
 
 def streams_of_turns(source: Inspection, turns: Collection[str]) -> set[str]:
     """The streams of some turns and of the hosts that wrote to them or stopped them."""
-    codec = Codec()
+    codec = CODEC
     found: set[str] = set()
     for turn in turns:
         found.add(turn_stream(turn))

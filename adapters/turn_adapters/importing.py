@@ -20,7 +20,7 @@ from typing import BinaryIO
 import msgspec
 
 from turn_adapters.jsonlines import LINE_BYTES_MAX, Header, decode_event, decode_header
-from turn_ledger.codec import REGISTRY, STATE_BYTES_MAX, Codec, digest_of
+from turn_ledger.codec import CODEC, REGISTRY, STATE_BYTES_MAX, digest_of
 from turn_ledger.errors import CorruptLedger, Refused
 from turn_ledger.events import Recorded
 from turn_ledger.host import HostState, evolve_host
@@ -161,7 +161,7 @@ class _Load:
     def __init__(self, writer: LoadWriter, header: Header) -> None:
         self._writer = writer
         self._header = header
-        self._codec = Codec()
+        self._codec = CODEC
         self._streams: OrderedDict[str, _AtHand] = OrderedDict()
         self._rows: list[EventRow] = []
         self._claims: list[tuple[int, str]] = []

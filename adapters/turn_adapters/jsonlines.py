@@ -16,7 +16,7 @@ from typing import Annotated
 
 import msgspec
 
-from turn_ledger.codec import STATE_BYTES_MAX, Codec
+from turn_ledger.codec import CODEC, STATE_BYTES_MAX
 from turn_ledger.events import Owner, Recorded
 from turn_ledger.inspection import CONVERSATION, REDACTED
 from turn_ledger.store.port import EventRow
@@ -95,7 +95,6 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     data: msgspec.Raw
 
 
-_CODEC = Codec()
 _encode = msgspec.json.Encoder().encode
 _decode_stored = msgspec.json.Decoder(_Stored).decode
 _decode_header = msgspec.json.Decoder(Header).decode
@@ -136,7 +135,7 @@ def event_line(row: EventRow, data: bytes | None = None, digest: str | None = No
 
 def recorded_line(recorded: Recorded) -> EventLine:
     """The line of an event that was read already. An older version of a type comes as its newest."""
-    name, _, schema = _CODEC.stored_type(recorded.event).rpartition(".")
+    name, _, schema = CODEC.stored_type(recorded.event).rpartition(".")
     return EventLine(
         position=recorded.position,
         stream=recorded.stream,

@@ -185,3 +185,7 @@ def _envelope_of(kind: type) -> type[msgspec.Struct]:
         omit_defaults=True,
         gc=False,
     )
+
+
+CODEC = Codec()
+"""The codec of the ledger's own events. To make one takes milliseconds."""

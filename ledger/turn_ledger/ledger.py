@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from turn_ledger import commands as c
 from turn_ledger import epochs, units
-from turn_ledger.codec import Codec
+from turn_ledger.codec import CODEC, Codec
 from turn_ledger.commands import Command, Input
 from turn_ledger.committer import Committer
 from turn_ledger.errors import (
@@ -94,20 +94,21 @@ class Ledger(Reader):
         Raises `CannotOpen`, `NotALedger`, `NewerLedger`, `CorruptLedger`, `StoreUnavailable`,
         `HostAlive`. What is refused is left as it was.
         """
-        from turn_ledger.store.sqlite import SQLiteStore
-
         if busy_seconds < 0 or wait_seconds < 0:
             raise ValueError("busy_seconds and wait_seconds must not be negative")
         if synchronous not in ("FULL", "NORMAL", "OFF"):  # OFF is for tests: no commit waits for the disk
             raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
         make_id = new_id or _random_id
-        store = SQLiteStore(
-            sqlite_path(url),
-            writable=host is not None,
-            new_id=make_id,
-            synchronous=synchronous,
-            busy_seconds=busy_seconds,
-        )
+        path = sqlite_path(url)
+        store: Store
+        if host is None:
+            from turn_ledger.store.reading import ReadingStore
+
+            store = ReadingStore(path, busy_seconds=busy_seconds)
+        else:
+            from turn_ledger.store.sqlite import SQLiteStore  # the library with it, which readers need not
+
+            store = SQLiteStore(path, new_id=make_id, synchronous=synchronous, busy_seconds=busy_seconds)
         return cls.on(
             store,
             host=host,
@@ -134,7 +135,7 @@ class Ledger(Reader):
 
         The store is the ledger's from then on, and is closed with it, or when this raises.
         """
-        codec = codec or Codec()
+        codec = codec or CODEC
         make_id = new_id or _random_id
         stamp = _stamped(clock or _now)
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from turn_ledger.codec import Codec
+from turn_ledger.codec import CODEC, Codec
 from turn_ledger.errors import CorruptLedger
 from turn_ledger.events import Event, Owner
 from turn_ledger.host import HostState, evolve_host
@@ -30,7 +30,7 @@ class Replay:
         self.runs: dict[str, Run] = {}
         self.hosts: dict[str, HostState] = {}
         self.damaged: dict[str, CorruptLedger] = {}
-        self._codec = codec or Codec()
+        self._codec = codec or CODEC
 
     def feed(self, rows: Iterable[HistoryRow]) -> None:
         """Fold these rows onto what there is."""

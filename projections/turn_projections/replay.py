@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from turn_ledger.codec import Codec
+from turn_ledger.codec import CODEC
 from turn_ledger.errors import CorruptLedger, LedgerError
 from turn_ledger.events import Recorded
 from turn_ledger.host import HostState
@@ -27,8 +27,6 @@ from turn_projections.timeline import Step, timeline
 
 CLOCK_WINDOW = 1_000
 """How many events before the answer are looked at for a clock that stepped back."""
-
-_CODEC = Codec()
 
 
 class BadPosition(LedgerError):
@@ -54,7 +52,7 @@ class Until(msgspec.Struct, frozen=True):
 def state_at(ledger: Reader, position: int | None = None) -> Past:
     """Everything as of a position (None: the newest). Raises `BadPosition`."""
     past = Past(position=checked_position(ledger, position))
-    replay = Replay(_CODEC)
+    replay = Replay(CODEC)
     after, is_more = 0, True
     while is_more:
         with ledger.snapshot() as snapshot:
@@ -90,7 +88,7 @@ def walk(ledger: Reader, position: int | None = None) -> Iterator[Step | Recorde
         if row.stream in damaged:
             continue
         try:
-            recorded = _CODEC.decode(*row)
+            recorded = CODEC.decode(*row)
             if not row.stream.startswith(TURN):
                 yield recorded
                 continue

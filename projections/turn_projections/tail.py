@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Protocol
 
-from turn_ledger.codec import Codec, digest_of
+from turn_ledger.codec import CODEC, digest_of
 from turn_ledger.errors import CorruptLedger, LedgerError
 from turn_ledger.events import Recorded
 from turn_ledger.reader import Reader
@@ -95,7 +95,6 @@ class _Proof:
     """What stands at the end of each stream, as far as it was read; streams not at hand are looked up."""
 
     def __init__(self) -> None:
-        self._codec = Codec()
         self._digests: OrderedDict[str, tuple[int, str]] = OrderedDict()
 
     def recorded(self, snapshot: Snapshot, row: EventRow) -> Recorded:
@@ -105,7 +104,7 @@ class _Proof:
             raise _damaged(row, f"version {version + 1} is missing, {row.version} follows")
         if digest_of(digest, *row[:5]) != row.digest:
             raise _damaged(row, "its digest does not match what is stored")
-        recorded = self._codec.decode(*row)
+        recorded = CODEC.decode(*row)
         self._digests[row.stream] = (row.version, row.digest)
         self._digests.move_to_end(row.stream)
         if len(self._digests) > STREAMS_AT_HAND_MAX:

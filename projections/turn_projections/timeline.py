@@ -11,14 +11,13 @@ from typing import Any
 
 import msgspec
 
-from turn_ledger.codec import Codec
+from turn_ledger.codec import CODEC
 from turn_ledger.errors import CorruptLedger, UnknownTurn
 from turn_ledger.events import Recorded
 from turn_ledger.reader import Reader
 from turn_ledger.streams import checked, turn_stream, verify_run
 from turn_ledger.turn import Run, evolve
 
-_CODEC = Codec()
 _EVERY_EVENT = frozenset({"version", "position"})
 
 
@@ -71,8 +70,8 @@ def timeline(ledger: Reader, turn: str, *, until: int | None = None) -> Timeline
         raise UnknownTurn(turn)
     try:
         if until is None:
-            verify_run(row, rows, _CODEC, stream)
-        return Timeline(turn, tuple(steps(checked(rows, _CODEC))))
+            verify_run(row, rows, CODEC, stream)
+        return Timeline(turn, tuple(steps(checked(rows, CODEC))))
     except CorruptLedger as error:
         return _damaged(turn, rows, error)
 
@@ -92,7 +91,7 @@ def _damaged(turn: str, rows: Iterable[Any], error: CorruptLedger) -> Timeline:
     found: list[Step] = []
     run: Run | None = None
     try:
-        for recorded in checked(rows, _CODEC):
+        for recorded in checked(rows, CODEC):
             after = evolve(run, recorded)
             found.append(Step(recorded, run, after))
             run = after

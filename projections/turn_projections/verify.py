@@ -24,7 +24,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
-from turn_ledger.codec import Codec
+from turn_ledger.codec import CODEC
 from turn_ledger.errors import CorruptLedger
 from turn_ledger.inspection import REDACTED, Inspection, inspect, legible
 from turn_ledger.reader import Reader
@@ -74,7 +74,7 @@ class _Walk:
         self._inspection = inspection
         self._heads = heads
         self._unmet = dict(heads.heads) if heads else {}
-        self._codec = Codec()
+        self._codec = CODEC
 
     def problems(self) -> Iterator[Problem]:
         yield from self._of_the_whole()

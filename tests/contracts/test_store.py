@@ -32,7 +32,6 @@ def on_sqlite(directory: Path) -> Connect:
     def connect() -> Store:
         return SQLiteStore(
             directory / "turns.db",
-            writable=True,
             new_id=lambda: "id",
             synchronous="NORMAL",
             busy_seconds=BUSY_SECONDS,

@@ -33,7 +33,7 @@ class OnTheLedger:
 
     def create_recorder(self) -> Any:
         path = Path(self._directory.name, f"{len(self._stores)}.db")
-        store = SQLiteStore(path, writable=True, new_id=lambda: "id", synchronous="OFF", busy_seconds=5.0)
+        store = SQLiteStore(path, new_id=lambda: "id", synchronous="OFF", busy_seconds=5.0)
         self._stores.append(store)
         recorder = store.application.recorder
         assert isinstance(recorder, LedgerRecorder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,7 +55,7 @@ class Settings:
         try:
             ledger = Ledger.open(self.ledger_url, host=f"cli-{os.getpid()}")
         except HostAlive:  # the same number in another container
-            ledger = Ledger.open(self.ledger_url, host=f"cli-{secrets.token_hex(4)}")
+            ledger = Ledger.open(self.ledger_url, host=f"cli-{os.urandom(4).hex()}")
         with ledger:
             try:
                 yield ledger

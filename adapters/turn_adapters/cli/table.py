@@ -8,7 +8,6 @@ one must be able to type (ids, commands) stands in fixed columns and is never cu
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -90,6 +89,8 @@ def terminal_width() -> int | None:
     """
     if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
         return None
+    import shutil  # for a terminal only: it imports every compressor
+
     return max(shutil.get_terminal_size().columns, WIDTH_MIN)
 
 

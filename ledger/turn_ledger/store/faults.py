@@ -6,11 +6,9 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from eventsourcing.persistence import PersistenceError
-
 from turn_ledger.errors import CannotOpen, CorruptLedger, LedgerError, NotALedger, StoreUnavailable
 
-FAULTS: tuple[type[Exception], ...] = (sqlite3.Error, PersistenceError, OSError)
+FAULTS: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
 """What a store raises of its own: never the fault of the caller whose unit met it."""
 
 _LOCKED = "the ledger is locked by another writer; nothing was recorded, try again"
@@ -43,11 +41,13 @@ _CORRUPT = {
 
 
 @contextmanager
-def translated(where: str, *, opening: bool = False) -> Iterator[None]:
+def translated(
+    where: str, *, opening: bool = False, faults: tuple[type[Exception], ...] = FAULTS
+) -> Iterator[None]:
     """Turn the database's errors into the ledger's. `where` names the ledger in the text."""
     try:
         yield
-    except FAULTS as error:
+    except faults as error:
         raise translate(error, where, opening=opening) from error
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from eventsourcing.application import Application
-from eventsourcing.persistence import IntegrityError, Mapper, Notification, StoredEvent
+from eventsourcing.persistence import IntegrityError, Mapper, Notification, PersistenceError, StoredEvent
 from eventsourcing.sqlite import (
     SQLiteConnection,
     SQLiteConnectionPool,
@@ -27,12 +27,17 @@ from eventsourcing.sqlite import (
     SQLiteProcessRecorder,
 )
 
-from turn_ledger.codec import Codec, digest_of
+from turn_ledger.codec import CODEC, digest_of
 from turn_ledger.errors import StoreUnavailable
 from turn_ledger.events import Recorded
 from turn_ledger.mutex import Mutex
+from turn_ledger.store import faults
+from turn_ledger.store.schema import connect
 
 POSITION = "position"
+
+FAULTS: tuple[type[Exception], ...] = (*faults.FAULTS, PersistenceError)
+"""What a store raises that goes through the library."""
 
 
 class LedgerConnection(SQLiteConnection):
@@ -65,16 +70,9 @@ class LedgerPool(SQLiteConnectionPool):
         return LedgerConnection(sqlite_conn=connection, max_age=None)
 
     def connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self.db_name,
-            uri=True,
-            check_same_thread=False,
-            isolation_level=None,
-            timeout=self._busy_seconds,
-        )
+        connection = connect(self.db_name, self._busy_seconds)
         connection.execute(f"PRAGMA synchronous={self._synchronous}")
         connection.execute("PRAGMA foreign_keys=OFF")
-        connection.execute("PRAGMA trusted_schema=OFF")
         return connection
 
 
@@ -257,7 +255,7 @@ def _as_bytes(stored: StoredEvent) -> StoredEvent:
 class LedgerMapper(Mapper[str]):
     """The library's seam between an event and its row, by the ledger's codec."""
 
-    codec = Codec()
+    codec = CODEC
 
     def to_stored_event(self, domain_event: Any) -> StoredEvent:
         recorded: Recorded = domain_event

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from turn_ledger.loading import LoadWriter, NotEmpty
 from turn_ledger.store.faults import translated
+from turn_ledger.store.library import FAULTS
 from turn_ledger.store.rows import Rows
 from turn_ledger.store.sqlite import SQLiteStore
 
@@ -35,11 +36,9 @@ def loading(
     path: Path, *, new_id: Callable[[], str], synchronous: str, busy_seconds: float
 ) -> Iterator[LoadWriter]:
     """See `turn_ledger.loading.load_into`."""
-    store = SQLiteStore(
-        path, writable=True, new_id=new_id, synchronous=synchronous, busy_seconds=busy_seconds
-    )
+    store = SQLiteStore(path, new_id=new_id, synchronous=synchronous, busy_seconds=busy_seconds)
     try:
-        with translated(str(path)), store.datastore.transaction(commit=True) as cursor:
+        with translated(str(path), faults=FAULTS), store.datastore.transaction(commit=True) as cursor:
             rows = LoadingRows(cursor.sqlite_cursor)
             cursor.sqlite_cursor.execute(f"PRAGMA cache_size=-{CACHE_KIBIBYTES}")
             if last := rows.last_position():

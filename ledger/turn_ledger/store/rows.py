@@ -27,6 +27,8 @@ _NEW_RUN = (
     f"(turn, version, digest, run, {', '.join(_INDEXED)}) VALUES ({','.join('?' * (4 + len(_INDEXED)))})"
 )
 
+_ENDED_OTHERWISE = ("failed", "interrupted", "cancelled")
+
 # `started` is the key of the table: asked for that order, SQLite would walk all of it rather than sort
 # the few rows that a partial index holds.
 _SORTED = "+started"
@@ -144,7 +146,9 @@ class Rows:
         if conversation is not None:
             clauses.append("conversation=?")
             values.append(conversation)
-        if state is not None:
+        if state in _ENDED_OTHERWISE:
+            clauses.append(f"state='{state}'")  # spelled out, so that SQLite sees that the index has it
+        elif state is not None:
             clauses.append("state=?")
             values.append(state)
         if state in OPEN:

@@ -52,6 +52,12 @@ CREATE INDEX runs_owing ON runs (owes) WHERE owes IS NOT NULL;
 CREATE INDEX runs_abandoned ON runs (abandoned) WHERE abandoned IS NOT NULL;
 CREATE INDEX runs_by_checkpoint ON runs (checkpoint) WHERE checkpoint IS NOT NULL;
 """
+LATER_INDEXES = """
+CREATE INDEX IF NOT EXISTS runs_ended_otherwise ON runs (state)
+WHERE state = 'failed' OR state = 'interrupted' OR state = 'cancelled';
+"""
+"""Indexes that a ledger may lack, because an earlier version made it: the next host to open it adds them."""
+
 OTHERS = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE tracking (application_name TEXT PRIMARY KEY, notification_id INTEGER) WITHOUT ROWID;
@@ -90,6 +96,15 @@ def live_uri(path: Path) -> str:
 def quiet_uri(path: Path) -> str:
     """For reading a ledger that nobody has open, see `quiet`."""
     return f"file:{quote(os.fsencode(path))}?mode=ro&immutable=1"
+
+
+def connect(uri: str, busy_seconds: float) -> sqlite3.Connection:
+    """A connection for any thread, one at a time. It begins and ends its transactions by statements."""
+    connection = sqlite3.connect(
+        uri, uri=True, check_same_thread=False, isolation_level=None, timeout=busy_seconds
+    )
+    connection.execute("PRAGMA trusted_schema=OFF")
+    return connection
 
 
 def is_quiet(path: Path) -> bool:
@@ -179,7 +194,8 @@ def _make(path: Path, new_id: Callable[[], str]) -> None:
         cursor = connection.cursor()
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute("BEGIN IMMEDIATE")
-        run_script(cursor, EVENTS.format(name="events") + STATES.format(prefix="") + INDEXES + OTHERS)
+        run_script(cursor, EVENTS.format(name="events") + STATES.format(prefix="") + INDEXES)
+        run_script(cursor, LATER_INDEXES + OTHERS)
         cursor.execute("INSERT INTO meta VALUES ('ledger', ?)", (new_id(),))
         cursor.execute(f"PRAGMA application_id={APPLICATION_ID}")
         cursor.execute(f"PRAGMA user_version={FORMAT}")
@@ -229,8 +245,10 @@ def check_file(path: Path, uri: str, busy_seconds: float) -> str:
         row = connection.execute("SELECT value FROM meta WHERE key='ledger'").fetchone()
         if row is None:
             raise CorruptLedger(f"{path}: the ledger's id is missing")
-        if "mode=rw" in uri and connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-            connection.execute("PRAGMA journal_mode=WAL")
+        if "mode=rw" in uri:
+            if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+                connection.execute("PRAGMA journal_mode=WAL")
+            run_script(connection.cursor(), LATER_INDEXES)
         return str(row[0])
     finally:
         connection.close()

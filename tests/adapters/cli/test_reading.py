@@ -69,7 +69,8 @@ def test_a_ledger_in_a_directory_that_cannot_be_written_is_read(tmp_path: Path) 
         tmp_path.chmod(0o700)
 
 
-def test_neither_trio_nor_httpx_is_imported(tmp_path: Path) -> None:
+def test_what_only_hosts_need_is_not_imported(tmp_path: Path) -> None:
+    """A new process shall answer at once, on a ledger of any size: most of its time are its imports."""
     with World(tmp_path) as world:
         HISTORIES["crashed"](world)
     program = (
@@ -77,7 +78,8 @@ def test_neither_trio_nor_httpx_is_imported(tmp_path: Path) -> None:
         "from turn_adapters.cli import main\n"
         f"for arguments in {[*COMMANDS, ['--help'], ['runs', '--help']]!r}:\n"
         "    main(arguments, standalone_mode=False)\n"
-        "heavy = {'trio', 'httpx', 'asyncio', 'psutil', 'unittest', 'pydoc', 'importlib.metadata'}\n"
+        "heavy = {'trio', 'httpx', 'eventsourcing', 'asyncio', 'psutil', 'subprocess', 'secrets', 'unittest',"
+        " 'pydoc', 'importlib.metadata'}\n"
         "print('imported:', sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
     )
     done = run(
@@ -161,6 +163,11 @@ def plans(path: Path, found: list[str]) -> list[str]:
         ["owed"],
         ["hosts"],
         ["runs", "--open"],
+        ["runs", "--state", "running"],
+        ["runs", "--state", "queued"],
+        ["runs", "--state", "failed"],
+        ["runs", "--state", "interrupted"],
+        ["runs", "--state", "cancelled"],
         ["runs", "--conversation", "c-crashed"],
     ],
     ids=" ".join,
