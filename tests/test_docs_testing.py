@@ -17,6 +17,16 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 FLOORS = [str(ROOT / floor) for floor in ("ledger", "projections", "adapters")]
 
+FEW_EXAMPLES = """
+from hypothesis import settings
+
+settings.register_profile(
+    "few", max_examples=30, stateful_step_count=20, derandomize=True, database=None, deadline=None
+)
+settings.load_profile("few")
+"""
+"""The same each time, and fewer than a newcomer gets: enough to find the fault of the page."""
+
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\w+\.py)\n")
 
@@ -45,6 +55,7 @@ def run(command: str, directory: Path) -> str:
 
 
 def test_a_newcomer_gets_from_an_empty_directory_to_a_shrunk_example_and_on(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(FEW_EXAMPLES)
     printed = ""
     commands = 0
     for language, text in blocks("test-your-host.md"):

@@ -31,11 +31,20 @@ class Edit(NamedTuple):
 
 
 class Mutant(NamedTuple):
-    """A fault. `first`: the tests that are expected to catch it, and are run before all others."""
+    """A fault. `first`: the tests that are expected to catch it, and are run before all others.
+
+    `hangs`: tests that do not end catch it too.
+    """
 
     name: str
     edits: tuple[Edit, ...]
     first: str
+    hangs: bool = False
+
+    @property
+    def by_kit(self) -> bool:
+        """Whether the test kit is to find it by itself: by a property or a machine."""
+        return self.first.startswith("tests/properties/")
 
 
 def _mutant(name: str, file: str, old: str, new: str, *, first: str) -> Mutant:
@@ -77,7 +86,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{LEDGER}/turn.py",
         "LATE_FACTS_MAX = 16",
         "LATE_FACTS_MAX = 17",
-        first=KEEPING,
+        first=CORE,
     ),
     _mutant(
         "same start ignores the digest",
@@ -133,7 +142,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{LEDGER}/decide.py",
         'if run.observed < OBSERVED_MAX or run.state == "unobserved":',
         "if run.observed >= 0:",
-        first=KEEPING,
+        first=CORE,
     ),
     _mutant(
         "checkpoint id random",
@@ -209,7 +218,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{LEDGER}/work.py",
         "if holder.turn == command.turn or not self._still_open(holder.turn):",
         "if holder.turn == command.turn or holder.turn in self._runs:",
-        first="tests/properties/test_found.py",
+        first=MACHINE,
     ),
     _mutant(
         "children not ended",
@@ -303,35 +312,35 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{LEDGER}/store/sqlite.py",
         "store.datastore.end(self._cursor, commit=error is None)",
         "store.datastore.end(self._cursor, commit=True)",
-        first=CONTRACT,
+        first=MACHINE,
     ),
     _mutant(
         "workspace gate ignores subfolders",
         f"{LEDGER}/store/rows.py",
         '            folder + "/",\n',
         '            folder + "0",\n',
-        first=CONTRACT,
+        first=MACHINE,
     ),
     _mutant(
         "what is owed not kept up to date",
         f"{LEDGER}/store/rows.py",
         "if run.state != before.state or run.checkpoint != before.checkpoint or run.owner != before.owner:",
         "if run.state != before.state or run.owner != before.owner:",
-        first=CONTRACT,
+        first=MACHINE,
     ),
     _mutant(
         "an answer that was lost is believed lost",
         f"{LEDGER}/committer.py",
         "is_durable = snapshot.holds(row)",
         "is_durable = False",
-        first=FAULTS,
+        first=MACHINE,
     ),
     _mutant(
         "two processes keep one epoch alive",
         f"{LEDGER}/store/locks.py",
         "is_ours = _try_lock(descriptor, fcntl.LOCK_EX)",
         "is_ours = _try_lock(descriptor, fcntl.LOCK_SH)",
-        first=CONTRACT,
+        first=MACHINE,
     ),
     # Recovery, settling, views
     _mutant(

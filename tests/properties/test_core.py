@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from given import CHECKPOINT, CHILD_STARTED, OWNER, QUEUED, STARTED
 from trials import examples
 from turn_ledger import CorruptLedger, Refused
+from turn_ledger.commands import Command, LoseObservation, ObserveTurn, ResumeObservation
 from turn_ledger.decide import decide
 from turn_ledger.events import (
     CheckpointRequested,
     LateFact,
+    Phase,
     TurnCompleted,
     TurnEvent,
     TurnStoppedByShutdown,
@@ -36,8 +38,14 @@ from turn_ledger.testing.core import command_of
 from turn_ledger.testing.deciding import fold, recorded
 from turn_ledger.testing.expected import CHECKPOINT_STEPS
 from turn_ledger.testing.histories import turn_steps
+from turn_ledger.testing.values import phases
 from turn_ledger.turn import Run
 from turn_projections.judge import judge_end, judge_turn
+
+
+def observed(phase: Phase) -> Command:
+    return ObserveTurn(turn="t1", phase=phase)
+
 
 SAID_ONCE = (
     *("start", "queue", "observe", "request_stop", "lose", "complete", "fail", "interrupt", "cancel"),
@@ -45,6 +53,8 @@ SAID_ONCE = (
 )
 CHECKS = (check_host_shutdown, check_first_end_stands, check_late_facts, check_checkpoints, check_size)
 MARK = TurnStoppedByShutdown(owner=OWNER, by=OWNER)
+LOST = LoseObservation(turn="t1", why="?")
+RESUMED = ResumeObservation(turn="t1")
 BEGINNINGS = st.sampled_from(
     [
         *[(), (QUEUED,), (STARTED,), (STARTED, MARK), (CHILD_STARTED,), (CHILD_STARTED, MARK)],
@@ -88,6 +98,19 @@ def test_what_was_decided_keeps_the_invariants_and_is_objected_to_by_nobody(
         assert judge_turn(run, each) is None
         run = fold([each.event], run)  # type: ignore[list-item]
     assert judge_end(run) is None
+
+
+@examples(quick=50)
+@for_all(
+    st.lists(st.one_of(phases().map(observed), st.sampled_from([LOST, RESUMED])), min_size=17, max_size=60)
+)
+def test_however_often_a_turn_is_observed_few_observations_are_kept(said: list[Command]) -> None:
+    turn = given(STARTED)
+    log: list[TurnEvent] = [STARTED]
+    for command in said:
+        asked = turn.when(command)
+        turn, log = asked, [*log, *asked.events]
+    check_size(recorded(event, version) for version, event in enumerate(log, start=1))
 
 
 @examples(quick=200)

@@ -31,6 +31,13 @@ class OrderlyMachine(Machine):
     faults = False
 
 
+class HandOverMachine(Machine):
+    """Little but hosts that stop and turns that take another one's place."""
+
+    only = ("starts", "shuts_down", "dies", "recovers", "start", "start_child", "supersede", "complete")
+    faults = False
+
+
 class SQLiteMachine(Machine):
     """In memory and on SQLite at once: both hold the same bytes."""
 
@@ -47,5 +54,7 @@ TestPlain = Machine.TestCase
 TestPlain.settings = examples(quick=150)
 TestOrderly = OrderlyMachine.TestCase
 TestOrderly.settings = examples(quick=100)
+TestHandOver = HandOverMachine.TestCase
+TestHandOver.settings = examples(quick=100)
 TestOnSQLite = SQLiteMachine.TestCase
 TestOnSQLite.settings = examples(quick=30)

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from turn_ledger import Evidence, Ledger
-from turn_ledger.testing import Killed, LedgerHost, LedgerMachine, Story, World, in_memory
+from turn_ledger.testing import Killed, LedgerHost, LedgerMachine, Story, World, in_memory, run_machine
 from turn_ledger.testing.steps import complete, dies, recovers, shuts_down, start, starts, trouble
 from turn_ledger.testing.world import Connect, Recover
 from turn_projections import recover
@@ -97,7 +96,7 @@ def test_a_broken_host_is_found(broken: type[LedgerHost]) -> None:
             return recover(ledger)
 
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(Machine, settings=UNSHRUNK)
+        run_machine(Machine, settings=UNSHRUNK)
 
 
 class BrokenMachine(LedgerMachine):
@@ -111,7 +110,7 @@ def test_what_it_found_is_told_as_a_short_story_with_its_ledger() -> None:
     with pytest.raises(
         AssertionError, match="the state of turn 't1' should be stopped, and is failed"
     ) as caught:
-        run_state_machine_as_test(BrokenMachine, settings=SHRUNK)
+        run_machine(BrokenMachine, settings=SHRUNK)
     notes = "\n".join(caught.value.__notes__)
     found = Story(
         starts("web-1"), start("web-1", "t1", conversation="c1", workspace="/w"), shuts_down("web-1")
@@ -127,7 +126,7 @@ def test_a_ledger_by_itself_is_found_in_order() -> None:
         def recover(self, ledger: Ledger) -> object:
             return recover(ledger)
 
-    run_state_machine_as_test(Machine, settings=settings(UNSHRUNK, max_examples=10))
+    run_machine(Machine, settings=settings(UNSHRUNK, max_examples=10))
 
 
 def test_stores_that_differ_are_found() -> None:

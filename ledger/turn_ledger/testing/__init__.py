@@ -39,6 +39,8 @@ from turn_ledger.testing.recovery_checks import (
     check_recovery_twice_is_once,
     essence,
 )
+from turn_ledger.testing.running import run_machine
+from turn_ledger.testing.shrinking import shortest
 from turn_ledger.testing.steps import Step, Story
 from turn_ledger.testing.stories import stories
 from turn_ledger.testing.trial import Trial
@@ -89,6 +91,8 @@ __all__ = [
     "histories",
     "hostile_histories",
     "in_memory",
+    "run_machine",
+    "shortest",
     "state_after",
     "steps",
     "stories",

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from turn_ledger.ledger import Ledger
 from turn_ledger.reader import Reader
 from turn_ledger.testing.expected import COMPARED, Expected
+from turn_ledger.testing.running import TestCaseOf
 from turn_ledger.testing.steps import Step
 from turn_ledger.testing.trial import Trial
 from turn_ledger.testing.world import Connect, LedgerHost, World, in_memory
@@ -60,6 +61,8 @@ class HookedMachine(RuleBasedStateMachine):
 
     # The machine
 
+    TestCase = TestCaseOf()  # type: ignore[assignment]
+
     def __init__(self) -> None:
         super().__init__()
         self.trial = Trial(
@@ -74,7 +77,11 @@ class HookedMachine(RuleBasedStateMachine):
     @classmethod
     def replay(cls, story: Iterable[Step]) -> None:
         """Play a story instead of rules. Raises `AssertionError` as a failing example does."""
-        cls().trial.tell(story)
+        machine = cls()
+        try:
+            machine.trial.tell(story)
+        finally:
+            machine.teardown()
 
     def play(self, step: Step) -> None:
         """Play one step everywhere, and judge it: for rules of your own."""

@@ -10,8 +10,8 @@
 
     TestMyHost = MyMachine.TestCase  # pytest and unittest run it
 
-What is judged after each step stands in `trial`. A failing example prints its steps, one a line; a note below
-it is the same as a `Story`, and `MyMachine.replay(Story(…))` plays that again, as a test of its own.
+What is judged after each step stands in `trial`. What goes wrong is told as the shortest `Story` that leads
+to it (`shrinking`), and `MyMachine.replay(Story(…))` plays that again, as a test of its own.
 """
 
 from __future__ import annotations

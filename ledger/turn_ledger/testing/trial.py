@@ -41,10 +41,10 @@ from turn_ledger.turn import Run
 class Trial:
     """Worlds by the names of their stores, and what must become of them.
 
-    `compared`: what of a turn must be as the model says; the rest is taken as the ledger says. `recovers_at_start`: a host recovers by itself
-    when it starts. `strict_refusals`: what must be refused must raise the right error. `is_plain`: the
-    hosts are nothing but their ledgers, so the pure core decides what they record. `check`: the caller's
-    own invariants.
+    `compared`: what of a turn must be as the model says; the rest is taken as the ledger says.
+    `recovers_at_start`: a host recovers by itself when it starts. `strict_refusals`: what must be refused
+    must raise the right error. `is_plain`: the hosts are nothing but their ledgers, so the pure core
+    decides what they record. `check`: the caller's own invariants.
     """
 
     def __init__(
@@ -77,14 +77,10 @@ class Trial:
         return next(iter(self.worlds.values())).reader
 
     def tell(self, story: Iterable[Step]) -> None:
-        """Play all steps that are possible, and end."""
-        try:
-            for step in story:
-                if self.expected.is_possible(step):
-                    self.play(step)
-            self.end()
-        finally:
-            self.close()
+        """Play all steps that are possible."""
+        for step in story:
+            if self.expected.is_possible(step):
+                self.play(step)
 
     def play(self, step: Step) -> None:
         """Play one step everywhere, and judge it. Raises `AssertionError`."""
@@ -206,10 +202,22 @@ class Trial:
             yield
         except Exception as error:
             self._is_failed = True
+            found_in(error, Story(*self.story))
             error.add_note(f"The story:\n{Story(*self.story)!r}")
             if self.expected.hosts:
                 error.add_note(f"The ledger that it led to:\n{as_text(self.ledger.log())}")
             raise
+
+
+def found_in(error: BaseException, story: Story) -> None:
+    """Keep with an error in which story it was found."""
+    error.__dict__["_turn_ledger_story"] = story
+
+
+def story_of(error: BaseException) -> Story | None:
+    """The story in which an error was found; None: it comes from elsewhere."""
+    story = error.__dict__.get("_turn_ledger_story")
+    return story if isinstance(story, Story) else None
 
 
 def _parts(step: Step) -> list[Step]:
