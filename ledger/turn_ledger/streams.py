@@ -39,7 +39,7 @@ def checked(rows: Iterable[EventRow], codec: Codec) -> Iterator[Recorded]:
                 stream=row.stream,
                 position=row.position,
             )
-        if not _is_chained(digest, row):
+        if not is_chained(digest, row):
             raise CorruptLedger(
                 "its digest does not match what is stored", stream=row.stream, position=row.position
             )
@@ -47,7 +47,8 @@ def checked(rows: Iterable[EventRow], codec: Codec) -> Iterator[Recorded]:
         yield codec.decode(*row)
 
 
-def _is_chained(predecessor: str, row: EventRow) -> bool:
+def is_chained(predecessor: str, row: EventRow) -> bool:
+    """Whether a row's digest is that of its place and text after its predecessor's."""
     try:
         return digest_of(predecessor, *row[:5]) == row.digest
     except (TypeError, UnicodeError):  # what stands there is no text

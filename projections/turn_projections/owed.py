@@ -25,7 +25,9 @@ class OwedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 def unrecorded(ledger: Ledger | Reader) -> list[Run]:
     """The ended turns whose checkpoint is not recorded, oldest end first: still owed, or abandoned."""
     runs = [*ledger.owing_runs(), *ledger.abandoned_runs()]
-    return sorted(runs, key=lambda run: run.ended_position or 0)
+    # A damaged state row may stand in these lists and owe nothing.
+    owing = [run for run in runs if run.checkpoint is not None]
+    return sorted(owing, key=lambda run: run.ended_position or 0)
 
 
 def owed(ledger: Ledger | Reader) -> list[OwedCheckpoint]:

@@ -11,11 +11,12 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Protocol
 
-from turn_ledger.codec import CODEC, digest_of
+from turn_ledger.codec import CODEC
 from turn_ledger.errors import CorruptLedger, LedgerError
 from turn_ledger.events import Recorded
 from turn_ledger.reader import Reader
 from turn_ledger.store.port import EventRow, Snapshot
+from turn_ledger.streams import is_chained
 
 BATCH_SIZE_MAX = 500
 POLL_SECONDS = 0.1
@@ -99,10 +100,12 @@ class _Proof:
 
     def recorded(self, snapshot: Snapshot, row: EventRow) -> Recorded:
         """The event of a row, if it follows. Raises `CorruptLedger`."""
+        if not isinstance(row.version, int):
+            raise _damaged(row, f"its version is {row.version!r}")
         version, digest = self._digests.get(row.stream) or _predecessor(snapshot, row)
-        if version != row.version - 1:
+        if row.version != version + 1:
             raise _damaged(row, f"version {version + 1} is missing, {row.version} follows")
-        if digest_of(digest, *row[:5]) != row.digest:
+        if not is_chained(digest, row):
             raise _damaged(row, "its digest does not match what is stored")
         recorded = CODEC.decode(*row)
         self._digests[row.stream] = (row.version, row.digest)

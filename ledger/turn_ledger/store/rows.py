@@ -54,6 +54,8 @@ class Rows:
         # Both: the newest rows may have been deleted, or the sequence been put back.
         given = self._execute("SELECT seq FROM sqlite_sequence WHERE name='events'").fetchone()
         (held,) = self._execute("SELECT MAX(position) FROM events").fetchone()
+        if given and not isinstance(given[0], int):
+            raise CorruptLedger(f"the greatest position given out is {given[0]!r}")
         return max(given[0] if given else 0, held or 0)
 
     def holds(self, row: EventRow) -> bool:

@@ -31,12 +31,23 @@ def complaints(connection: sqlite3.Connection, refusal: str) -> Iterator[Fault]:
         found = connection.execute("SELECT * FROM events LIMIT 0").description
         if tuple(column[0] for column in found) != EVENT_COLUMNS:
             yield Fault(detail="the table of events has other columns")
+        yield from _sequence(connection)
         for (text,) in connection.execute("PRAGMA integrity_check"):
             for line in as_text(text).splitlines():
                 if line != "ok" and not line.startswith("***"):
                     yield _fault(line)
     except (sqlite3.Error, UnicodeError) as error:
         yield Fault(detail=f"SQLite cannot check the file to its end: {error}")
+
+
+def _sequence(connection: sqlite3.Connection) -> Iterator[Fault]:
+    """What is wrong with the greatest position that was given out: a position would be given out again."""
+    found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name='events'").fetchone()
+    (held,) = connection.execute("SELECT MAX(position) FROM events").fetchone()
+    given = found[0] if found else 0
+    if not isinstance(given, int) or given < (held or 0):
+        told = as_text(given) if isinstance(given, bytes) else given
+        yield Fault(detail=f"the greatest position given out is {told!r}, and position {held} stands")
 
 
 def _fault(line: str) -> Fault:

@@ -223,35 +223,41 @@ def check_file(path: Path, uri: str, busy_seconds: float) -> str:
     """Refuse what is no ledger, is newer, or is visibly damaged; the ledger's id."""
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=busy_seconds)
     try:
-        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-        if application_id != APPLICATION_ID:
-            raise NotALedger(f"{path} is no turn ledger; it was not touched, name another file")
-        (found,) = connection.execute("PRAGMA user_version").fetchone()
-        if found > FORMAT:
-            raise NewerLedger(
-                f"{path} was written by a later version of turn-ledger (format {found}, this one knows "
-                f"{FORMAT}); it was not touched, upgrade turn-ledger"
-            )
-        if found < 1:
-            raise CorruptLedger(f"{path}: there is no format {found}")
-        _check_schema(connection, path)
-        if path.stat().st_size <= QUICK_CHECK_BYTES_MAX:
-            (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            if answer != "ok":
-                raise CorruptLedger(f"{path}: {answer}")
-        stray = connection.execute(STRAY_STREAM).fetchone()
-        if stray is not None:
-            raise CorruptLedger(f"{path}: a row belongs to no stream: {stray[1]!r}", position=stray[0])
-        row = connection.execute("SELECT value FROM meta WHERE key='ledger'").fetchone()
-        if row is None:
-            raise CorruptLedger(f"{path}: the ledger's id is missing")
-        if "mode=rw" in uri:
-            if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-                connection.execute("PRAGMA journal_mode=WAL")
-            run_script(connection.cursor(), LATER_INDEXES)
-        return str(row[0])
+        return _checked(connection, path, is_writable="mode=rw" in uri)
+    except UnicodeError as error:  # the name of a table, or SQLite's own words about it
+        raise CorruptLedger(f"{path}: {error}") from error
     finally:
         connection.close()
+
+
+def _checked(connection: sqlite3.Connection, path: Path, *, is_writable: bool) -> str:
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    if application_id != APPLICATION_ID:
+        raise NotALedger(f"{path} is no turn ledger; it was not touched, name another file")
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    if found > FORMAT:
+        raise NewerLedger(
+            f"{path} was written by a later version of turn-ledger (format {found}, this one knows "
+            f"{FORMAT}); it was not touched, upgrade turn-ledger"
+        )
+    if found < 1:
+        raise CorruptLedger(f"{path}: there is no format {found}")
+    _check_schema(connection, path)
+    if path.stat().st_size <= QUICK_CHECK_BYTES_MAX:
+        (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if answer != "ok":
+            raise CorruptLedger(f"{path}: {answer}")
+    stray = connection.execute(STRAY_STREAM).fetchone()
+    if stray is not None:
+        raise CorruptLedger(f"{path}: a row belongs to no stream: {stray[1]!r}", position=stray[0])
+    row = connection.execute("SELECT value FROM meta WHERE key='ledger'").fetchone()
+    if row is None:
+        raise CorruptLedger(f"{path}: the ledger's id is missing")
+    if is_writable:
+        if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+            connection.execute("PRAGMA journal_mode=WAL")
+        run_script(connection.cursor(), LATER_INDEXES)
+    return str(row[0])
 
 
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
