@@ -32,9 +32,12 @@ class OrderlyMachine(Machine):
 
 
 class HandOverMachine(Machine):
-    """Little but hosts that stop and turns that take another one's place."""
+    """Little but hosts that stop, some halfway, and turns that take another one's place."""
 
-    only = ("starts", "shuts_down", "dies", "recovers", "start", "start_child", "supersede", "complete")
+    only = (
+        *("starts", "takes_over", "stops_accepting", "shuts_down", "dies", "recovers"),
+        *("start", "start_child", "supersede", "complete"),
+    )
     faults = False
 
 

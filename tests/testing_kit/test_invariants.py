@@ -12,7 +12,7 @@ from given import CHECKPOINT, CHILD_STARTED, OWNER, QUEUED, STARTED, recorded
 from trials import on
 from turn_ledger import Ledger, Owner
 from turn_ledger import events as e
-from turn_ledger.codec import Codec, digest_of
+from turn_ledger.codec import REGISTRY, Codec, Registry, digest_of
 from turn_ledger.events import Event, Recorded, TurnEvent
 from turn_ledger.reader import Reader
 from turn_ledger.store.port import EventRow
@@ -26,17 +26,20 @@ from turn_ledger.testing import (
     check_host_shutdown,
     check_late_facts,
     check_ledger,
+    check_lists,
     check_one_open_turn,
     check_open_turns,
     check_owners,
     check_recovery_survives_crashes,
     check_recovery_twice_is_once,
     check_replay_equals_live,
+    check_same_ledger,
     check_size,
+    check_upcast,
     check_versions,
 )
-from turn_ledger.testing.memory_rows import content_of
-from turn_ledger.testing.steps import dies, shuts_down, start, starts
+from turn_ledger.testing.memory_rows import MemoryRows, content_of
+from turn_ledger.testing.steps import abandon_checkpoint, complete, dies, queue, shuts_down, start, starts
 from turn_ledger.turn import Run
 
 MARK = e.TurnStoppedByShutdown(owner=OWNER, by=OWNER)
@@ -244,6 +247,102 @@ def test_a_state_row_that_lags_behind_is_noticed(database: MemoryDatabase) -> No
     ledger = tamper(database, lambda rows: None)
     with pytest.raises(AssertionError, match="turn 't1': state is 'running' and should be 'stopped'"):
         check_replay_equals_live(ledger)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ("open_runs", r"that are open is \[\], and should be \['t1', 't2'\]"),
+        ("owing_runs", r"that are owing a checkpoint is \[\], and should be \['t3'\]"),
+        ("queued_runs", r"that are queued is \[\], and should be \['t4'\]"),
+        ("abandoned_runs", r"with an abandoned checkpoint is \[\], and should be \['t5'\]"),
+        ("workspace_holders", r"holding the workspace '/\w' is \[\], and should be \['t\d'\]"),
+    ],
+)
+def test_a_list_that_leaves_a_turn_out_is_noticed(
+    database: MemoryDatabase, monkeypatch: pytest.MonkeyPatch, call: str, says: str
+) -> None:
+    with World(lambda: MemoryStore(database)) as world:
+        world.tell(
+            [
+                starts("web-1"),
+                start("web-1", "t3", conversation="c3", workspace="/y"),
+                complete("web-1", "t3"),
+                queue("web-1", "t4", conversation="c3", workspace="/y"),
+                start("web-1", "t5", conversation="c5", workspace="/z"),
+                complete("web-1", "t5"),
+                abandon_checkpoint("web-1", "t5"),
+            ]
+        )
+        check_lists(world.reader)
+        monkeypatch.setattr(MemoryRows, call, lambda self, *names, **options: [])
+        with pytest.raises(AssertionError, match=says):
+            check_lists(world.reader)
+
+
+def test_a_list_in_the_wrong_order_is_noticed(
+    database: MemoryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ledger.on(MemoryStore(database)) as ledger:
+        other = ledger.runs()
+        monkeypatch.setattr(MemoryRows, "open_runs", lambda self, **options: other)
+        with pytest.raises(AssertionError, match=r"is \['t2', 't1'\], and should be \['t1', 't2'\]"):
+            check_lists(ledger)
+
+
+def test_ledgers_that_part_are_noticed(database: MemoryDatabase) -> None:
+    copy = database.copy()
+    with Ledger.on(MemoryStore(database)) as ledger:
+        with Ledger.on(MemoryStore(copy)) as other:
+            check_same_ledger(ledger, other)
+        shorter = tamper(copy, lambda rows: rows.pop())
+        with pytest.raises(AssertionError, match=r"part at position 7\n.*HostStopped"):
+            check_same_ledger(ledger, shorter)
+        with pytest.raises(AssertionError, match="part at position 7"):
+            check_same_ledger(shorter, ledger)
+
+
+def test_ledgers_whose_turns_differ_are_noticed(database: MemoryDatabase) -> None:
+    copy = database.copy()
+    row = copy.content.runs["t1"]
+    runs = {**copy.content.runs, "t1": row._replace(run=replace(row.run, late_facts=3))}
+    copy.content = replace(copy.content, runs=runs)
+    with (
+        Ledger.on(MemoryStore(database)) as ledger,
+        Ledger.on(MemoryStore(copy)) as other,
+        pytest.raises(AssertionError, match="turn 't1': late_facts is 3 and should be 0"),
+    ):
+        check_same_ledger(ledger, other)
+
+
+def test_an_upcaster_that_loses_something_is_noticed() -> None:
+    def loses(data: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    newer = Codec(
+        Registry(
+            types=REGISTRY.types,
+            versions={**REGISTRY.versions, "TurnCompleted": 2},
+            upcasters={("TurnCompleted", 1): loses},
+        )
+    )
+    told = e.TurnCompleted(evidence=e.Evidence(note="it was long"))
+    check_upcast(Codec(), newer, e.TurnCompleted(), e.TurnCompleted())
+    with pytest.raises(AssertionError, match=r"it reads as TurnCompleted(.|\n)*and should be .*it was long"):
+        check_upcast(Codec(), newer, told, told)
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ([STARTED, *[e.TurnObserved(phase="working")] * 10, DONE, REQUEST], "13 events, .* at most 12"),
+        ([STARTED, e.TurnCompleted(evidence=e.Evidence(note="x" * 4_000)), REQUEST], "at most 12 and 4096"),
+    ],
+)
+def test_a_plain_turn_that_is_not_small_is_noticed(events: list[Any], says: str) -> None:
+    check_size(log(*events))
+    with pytest.raises(AssertionError, match=says):
+        check_size(log(*events), plain=["t1"])
 
 
 def test_a_past_that_reads_otherwise_is_noticed(database: MemoryDatabase) -> None:

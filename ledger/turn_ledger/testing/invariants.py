@@ -6,6 +6,7 @@ They know the rules and not the library: what they say is written down here a se
     check_ledger               all of the following
     check_versions             1, 2, 3 without gaps, each event chained to the one before
     check_replay_equals_live   the rows of current state are what the events come to
+    check_lists                the lists of open, queued, owing … turns are what the turns themselves say
     check_owners               nothing by an owner that is over, or about a turn of another living owner
     check_one_open_turn        one open root turn a conversation, and one a workspace
     check_host_shutdown        the mark of a shutdown, and nothing else, leads to host_shutdown
@@ -16,6 +17,8 @@ They know the rules and not the library: what they say is written down here a se
 
     check_every_position       the past reads as it was seen then
     check_open_turns           each open turn is cared for, marked, or listed as lost
+    check_same_ledger          one holds what the other does: after an export and an import, say
+    check_upcast               what an older program stored reads as what a newer one stores
 
 What a recovery must keep is in `recovery_checks`.
 """
@@ -24,11 +27,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
+from itertools import zip_longest
+from typing import Any
 
 from turn_ledger import events as e
-from turn_ledger.events import Owner, Recorded
+from turn_ledger.codec import Codec
+from turn_ledger.events import Event, Owner, Recorded
 from turn_ledger.host import HostState, evolve_host
 from turn_ledger.reader import Reader
+from turn_ledger.testing.model import OPEN
 from turn_ledger.testing.telling import differences, fail, log_of, name_of, turn_of
 from turn_ledger.testing.turn_invariants import (
     END_EVENTS,
@@ -47,6 +54,7 @@ def check_ledger(ledger: Reader) -> None:
     """Everything that can be told from a ledger alone."""
     check_versions(ledger)
     check_replay_equals_live(ledger)
+    check_lists(ledger)
     log = list(ledger.log())
     check_owners(log)
     check_one_open_turn(log)
@@ -81,6 +89,63 @@ def check_replay_equals_live(ledger: Reader) -> None:
     runs, hosts = replayed(ledger.log())
     _same("the current state of turn", {run.turn: run for run in ledger.runs()}, runs)
     _same("the current state of host", ledger.hosts(), hosts)
+
+
+def check_lists(ledger: Reader) -> None:
+    """Each list of turns holds those that are so by their own state, and is in order."""
+    runs = sorted(ledger.runs(), key=lambda run: run.started_position)
+    owing = [run for run in runs if _checkpoint(run) in ("requested", "attempted")]
+    opened = [run for run in runs if run.state in OPEN]
+    _listed("open", ledger.open_runs(), opened)
+    _listed("only open", ledger.runs(only_open=True), opened[::-1])
+    _listed("queued", ledger.queued_runs(), [run for run in runs if run.state == "queued"])
+    _listed("owing a checkpoint", ledger.owing_runs(), _by_end(owing))
+    abandoned = [run for run in runs if _checkpoint(run) == "abandoned"]
+    _listed("with an abandoned checkpoint", ledger.abandoned_runs(), _by_end(abandoned))
+    for state in {run.state for run in runs}:
+        _listed(state, ledger.runs(state=state), [run for run in runs[::-1] if run.state == state])
+    for name in {run.conversation for run in runs}:
+        ours = [run for run in runs if run.conversation == name]
+        _listed(f"of conversation {name!r}", ledger.runs(conversation=name), ours[::-1])
+        ours = [run for run in ours if run.state in OPEN]
+        _listed(f"open in conversation {name!r}", ledger.open_runs(conversation=name), ours)
+    for owner in {run.owner for run in opened if run.owner is not None}:
+        ours = [run for run in opened if run.owner == owner]
+        _listed(f"open and owned by {owner}", ledger.open_runs(owner=owner), ours)
+    holders = [run for run in runs if run.parent is None and not run.shares_workspace]
+    holders = [run for run in holders if run in opened or run in owing]
+    for folder in {run.workspace for run in runs}:
+        ours = [run for run in holders if are_nested(run.workspace, folder)]
+        found = sorted(ledger.workspace_holders(folder), key=lambda run: run.started_position)
+        _listed(f"holding the workspace {folder!r}", found, ours)
+
+
+def check_same_ledger(ledger: Reader, other: Reader) -> None:
+    """Both hold the same events, byte for byte, and come to the same turns and hosts."""
+    for one, two in zip_longest(ledger.log(), other.log()):
+        if one != two:
+            wrong = [recorded for recorded in (one, two) if recorded is not None]
+            position = min(recorded.position for recorded in wrong)
+            fail(f"the ledgers part at position {position}", wrong)
+    _same("turn", {run.turn: run for run in other.runs()}, {run.turn: run for run in ledger.runs()})
+    _same("host", other.hosts(), ledger.hosts())
+
+
+def check_upcast(older: Codec, newer: Codec, old: Any, new: Event) -> None:
+    """What `older` stored of `old` is read by `newer` as what it stores and reads of `new`."""
+    envelope: dict[str, Any] = {
+        "id": "e1",
+        "at": "2026-01-01T00:00:00.000000Z",
+        "owner": Owner(host="web-1", epoch=1),
+        "causation": "e0",
+        "correlation": "c1",
+    }
+    read, reread = (
+        newer.decode(1, "turn/t1", 1, codec.stored_type(event), codec.encode(event, **envelope), "").event
+        for codec, event in ((older, old), (newer, new))
+    )
+    if read != reread:
+        fail(f"stored as {old}\nit reads as {read}\nand should be  {reread}")
 
 
 def check_every_position(ledger: Reader, seen: Mapping[int, Mapping[str, Run]]) -> None:
@@ -180,6 +245,20 @@ def are_nested(one: str, other: str) -> bool:
     """Whether two folders are the same, or one is inside the other."""
     one, other = one.rstrip("/") + "/", other.rstrip("/") + "/"
     return one.startswith(other) or other.startswith(one)
+
+
+def _checkpoint(run: Run) -> str:
+    return run.checkpoint.state if run.checkpoint else "none"
+
+
+def _by_end(runs: list[Run]) -> list[Run]:
+    return sorted(runs, key=lambda run: run.ended_position or 0)
+
+
+def _listed(what: str, found: Iterable[Run], expected: Iterable[Run]) -> None:
+    listed, should = [run.turn for run in found], [run.turn for run in expected]
+    if listed != should:
+        fail(f"the list of the turns that are {what} is {listed}, and should be {should}")
 
 
 def _lives(ledger: Reader, owner: Owner | None) -> bool:

@@ -92,7 +92,8 @@ class Trial:
         """Judge the whole: all invariants, and replayed to every position it reads as it did then."""
         if self._seen and not self._is_failed:
             with self._telling():
-                check_ledger(self.ledger)
+                for world in self.worlds.values():
+                    check_ledger(world.reader)
                 check_every_position(self.ledger, self._seen)
 
     def close(self) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+import msgspec
 from msgspec.structs import replace
 
 from turn_ledger import events as e
@@ -20,6 +21,8 @@ from turn_ledger.turn import Run, evolve
 
 LATE_FACTS_MAX = 16
 OBSERVED_MAX = 16
+PLAIN_EVENTS_MAX = 12
+PLAIN_BYTES_MAX = 4_096
 END_EVENTS = (e.TurnCompleted, e.TurnFailed, e.TurnInterrupted, e.TurnCancelled)
 CHECKPOINT_EVENTS = (
     *(e.CheckpointRequested, e.CheckpointAttempted, e.TurnCheckpointed),
@@ -101,15 +104,23 @@ def check_checkpoints(source: Reader | Iterable[Recorded]) -> None:
                 fail(f"checkpoint {event.id!r}: the one of this turn is cp_{digest[:32]} (4.6)", events)
 
 
-def check_size(source: Reader | Iterable[Recorded]) -> None:
-    """Rule 4.7: transitions, not tokens: few observations, one request to stop, one mark."""
-    for events in turns_of(source).values():
+def check_size(source: Reader | Iterable[Recorded], *, plain: Collection[str] = ()) -> None:
+    """Rule 4.7: transitions, not tokens: few observations, one request to stop, one mark.
+
+    `plain`: turns that ran to their end without incident, however much they streamed: 12 events and
+    4 KiB of JSON are enough for each.
+    """
+    for turn, events in turns_of(source).items():
         counts = Counter(type(recorded.event) for recorded in events)
         if counts[e.TurnObserved] > OBSERVED_MAX + counts[e.ObservationLost]:
             fail(f"{counts[e.TurnObserved]} observations; {OBSERVED_MAX} are kept (4.7)", events)
         for once in (e.StopRequested, e.TurnStoppedByShutdown):
             if counts[once] > 1:
                 fail(f"{once.__name__} stands there {counts[once]} times (4.2)", events)
+        size = sum(len(msgspec.json.encode(recorded)) for recorded in events)
+        if turn in plain and (len(events) > PLAIN_EVENTS_MAX or size > PLAIN_BYTES_MAX):
+            limits = f"a plain turn has at most {PLAIN_EVENTS_MAX} and {PLAIN_BYTES_MAX}"
+            fail(f"{len(events)} events, {size} bytes; {limits} (4.7)", events)
 
 
 def _is_child(events: list[Recorded]) -> bool:
