@@ -36,6 +36,8 @@ async def play(stage: Stage, fact: Fact) -> None:
     match fact.word:
         case "host.start":
             working.foretell(stage)
+            if not stage.shares_server or not any(each.is_living for each in stage.processes):
+                stage.world.resume_stream()  # the line of a host, or to a server, that is gone
             await start(stage, fact.at)
         case "server.exit":
             _server_exits(stage)
@@ -105,6 +107,7 @@ def _server_exits(stage: Stage) -> None:
     if stage.foresight.starts_again(stage.index):
         stage.world.starts = "wait"
     stage.world.exit_server()
+    stage.world.resume_stream()  # the line to the next one is another
     if stage.world.starts == "work":
         working.foretell(stage)
         _bring_up(stage)
@@ -116,6 +119,7 @@ def _server_starts(stage: Stage) -> None:
     is_up = world.starts == "work" and world.living_process is not None
     if is_up and any(turn.is_at_work for turn in stage.turns.values()):
         world.exit_server()  # a new one, in the place of one that nobody saw go
+        world.resume_stream()
         working.foretell(stage)
     world.allow_starts()
     _bring_up(stage)
