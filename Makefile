@@ -6,7 +6,7 @@ BIN := .venv/bin
 OPENCODE := tools/opencode/node_modules/.bin/opencode
 JOBS ?= 2
 
-.PHONY: demo test torture mutations check format docs clean
+.PHONY: demo test torture simulate mutations check format docs clean
 
 demo: .venv/ready opencode
 	TURN_LEDGER_OPENCODE=$$(ls $(OPENCODE) 2>/dev/null) $(BIN)/turn-ledger demo
@@ -18,6 +18,10 @@ test: .venv/ready opencode
 SECONDS ?= 600
 torture: .venv/ready
 	$(BIN)/python tests/torture.py $(SECONDS) --jobs $(JOBS)
+
+# The simulation: one seed again (SEED=4711), or fresh seeds for as long as you ask (SECONDS=600).
+simulate: .venv/ready
+	PYTHONPATH=tests $(BIN)/python -m simulation --jobs $(JOBS) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # Deliberate faults in the rules, the store and the runtime: which test catches each.
 mutations: .venv/ready
