@@ -22,8 +22,9 @@ settings.register_profile(
 )
 settings.register_profile(
     "torture",
-    max_examples=1_000,
+    max_examples=100,
     stateful_step_count=80,
+    database=None,
     deadline=None,
     report_multiple_bugs=False,
     suppress_health_check=SLOW_IS_FINE,

@@ -15,6 +15,8 @@ ADAPTERS = "adapters/turn_adapters"
 
 CORE = "tests/properties/test_core.py"
 MACHINE = "tests/properties/test_machine.py"
+HAND_OVER = f"{MACHINE}::TestHandOver"
+ON_SQLITE = f"{MACHINE}::TestOnSQLite"
 RECOVERY = "tests/properties/test_recovery.py"
 KEEPING = "tests/properties/test_keeping.py"
 CONTRACT = "tests/contracts/test_store.py"
@@ -218,14 +220,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{LEDGER}/work.py",
         "if holder.turn == command.turn or not self._still_open(holder.turn):",
         "if holder.turn == command.turn or holder.turn in self._runs:",
-        first=MACHINE,
+        first=HAND_OVER,
     ),
     _mutant(
         "children not ended",
         f"{LEDGER}/work.py",
         "            self._end_children(run)\n",
         "            pass\n",
-        first=MACHINE,
+        first=ON_SQLITE,
     ),
     _mutant(
         "version guard ignored",
@@ -275,7 +277,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{LEDGER}/host.py",
         "unfinished_stops=state.unfinished_stops if state else (),",
         "unfinished_stops=(),",
-        first=MACHINE,
+        first=HAND_OVER,
     ),
     # Integrity
     _mutant(
@@ -312,21 +314,21 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{LEDGER}/store/sqlite.py",
         "store.datastore.end(self._cursor, commit=error is None)",
         "store.datastore.end(self._cursor, commit=True)",
-        first=MACHINE,
+        first=ON_SQLITE,
     ),
     _mutant(
         "workspace gate ignores subfolders",
         f"{LEDGER}/store/rows.py",
         '            folder + "/",\n',
         '            folder + "0",\n',
-        first=MACHINE,
+        first=ON_SQLITE,
     ),
     _mutant(
         "what is owed not kept up to date",
         f"{LEDGER}/store/rows.py",
         "if run.state != before.state or run.checkpoint != before.checkpoint or run.owner != before.owner:",
         "if run.state != before.state or run.owner != before.owner:",
-        first=MACHINE,
+        first=ON_SQLITE,
     ),
     _mutant(
         "an answer that was lost is believed lost",
@@ -340,7 +342,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{LEDGER}/store/locks.py",
         "is_ours = _try_lock(descriptor, fcntl.LOCK_EX)",
         "is_ours = _try_lock(descriptor, fcntl.LOCK_SH)",
-        first=MACHINE,
+        first=ON_SQLITE,
     ),
     # Recovery, settling, views
     _mutant(
@@ -369,7 +371,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{PROJECTIONS}/recovery.py",
         "elif run.owner is not None and _was_stopping(run.owner, hosts):",
         "elif run.owner is None:",
-        first=MACHINE,
+        first=HAND_OVER,
     ),
     _mutant(
         "dead hosts not put on record",

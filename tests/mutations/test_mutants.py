@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mutations.mutants import MUTANTS, Mutant
-from mutations.run import ROOT, mutate, try_mutant
+from mutations.mutants import BATCHES, CORE, MUTANTS, Edit, Mutant
+from mutations.run import ROOT, mutate, mutated, told, try_mutant
 
 SAMPLE_SIZE = 2
-QUICK = [mutant for mutant in MUTANTS if mutant.first.startswith("tests/contracts/test_store.py")]
+QUICK = [mutant for mutant in MUTANTS if mutant.first == CORE]
 """Those whose catching tests take a second or two."""
 
 
@@ -23,20 +23,45 @@ def sample() -> list[Mutant]:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_changes_text_that_stands_there_exactly_once(mutant: Mutant) -> None:
-    for edit in mutant.edits:
-        text = (ROOT / edit.file).read_text()
-        assert text.count(edit.old) == 1, f"bring the mutant {mutant.name!r} up to date: {edit.old!r}"
-        compile(text.replace(edit.old, edit.new), edit.file, "exec")
+    for file in {edit.file for edit in mutant.edits}:
+        text = (ROOT / file).read_text()
+        assert mutated(mutant, file, text) != text
     assert (ROOT / mutant.first.partition("::")[0]).exists()
 
 
-def test_there_are_many_mutants_and_each_has_its_name() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25
+def test_there_are_many_mutants_and_most_are_to_be_found_by_the_kit_itself() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 50
+    assert sum(mutant.by_kit for mutant in MUTANTS) >= 40
 
 
 @pytest.mark.parametrize("mutant", sample(), ids=lambda mutant: mutant.name)
 def test_a_mutant_of_the_day_is_caught(mutant: Mutant) -> None:
-    assert try_mutant(mutant).caught_by
+    outcome = try_mutant(mutant)
+    assert outcome.is_caught, outcome
+    assert outcome.by_kit, outcome
+    assert told(outcome).endswith(f"kit  {outcome.caught_by}")
+
+
+def test_a_change_that_changes_nothing_survives_and_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mutations.run.KIT", ("-m", "hypothesis", BATCHES))
+    monkeypatch.setattr("mutations.run.FAST", ("tests/test_layers.py",))
+    text = "LATE_FACTS_MAX = 16"
+    harmless = Mutant(
+        "harmless", (Edit("ledger/turn_ledger/turn.py", text, f"{text}  # as before"),), BATCHES
+    )
+    outcome = try_mutant(harmless)
+    assert not outcome.is_caught
+    assert told(outcome).endswith("NOT AS EXPECTED: SURVIVED")
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_tests_that_do_not_end_have_caught_a_mutant_only_if_it_says_so(
+    hangs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mutations.run.MUTANT_SECONDS_MAX", 0.01)
+    outcome = try_mutant(QUICK[0]._replace(hangs=hangs))
+    assert outcome.is_caught == hangs
+    assert "no end within 0.01 s" in told(outcome)
 
 
 def test_an_edit_that_does_not_fit_is_said(tmp_path: Path) -> None:

@@ -20,11 +20,20 @@ from turn_ledger.codec import Codec, digest_of
 from turn_ledger.store.port import EventRow, RunRow
 from turn_ledger.testing import MemoryDatabase, MemoryStore, Story, World, stories
 from turn_ledger.testing.memory_rows import content_of
+from turn_ledger.testing.steps import Step, lose, observe, request_stop, start, starts, steer
 from turn_ledger.turn import Run, evolve
 from turn_projections import recover
 from turn_projections.verify import verify
 
 CODEC = Codec()
+SAID_MIDWAY = [
+    steer("web-1", "t1"),
+    observe("web-1", "t1"),
+    observe("web-1", "t1", phase="waiting"),
+    lose("web-1", "t1"),
+    request_stop("web-1", "t1"),
+]
+"""Any of them can be missing, and the others still follow each other."""
 
 
 def told(story: Story) -> MemoryDatabase:
@@ -103,6 +112,20 @@ def test_a_missing_event_is_noticed(story: Story, data: st.DataObject, is_fitted
     rows = stream_of(database, data, events_min=2)
     del rows[data.draw(st.integers(0, len(rows) - 2))]
     rows = fitted(rows) if is_fitted else rows
+    put(database, rows[0].stream, rows)
+    put_state(database, rows)
+    assert_noticed(database, rows[0].stream)
+
+
+@examples(quick=40)
+@for_all(st.lists(st.sampled_from(SAID_MIDWAY), min_size=2, max_size=8), st.data())
+def test_a_missing_event_is_noticed_also_where_what_is_left_could_have_been_so(
+    said: list[Step], data: st.DataObject
+) -> None:
+    database = told(Story(starts("web-1"), start("web-1", "t1", conversation="c1", workspace="/w"), *said))
+    rows = stream_of(database, data, events_min=3)
+    del rows[data.draw(st.integers(1, len(rows) - 2))]
+    rows = fitted(rows)
     put(database, rows[0].stream, rows)
     put_state(database, rows)
     assert_noticed(database, rows[0].stream)

@@ -34,6 +34,8 @@ class OrderlyMachine(Machine):
 class HandOverMachine(Machine):
     """Little but hosts that stop, some halfway, and turns that take another one's place."""
 
+    turns = tuple(f"t{number}" for number in range(1, 9))
+    workspaces = ("/w", "/w/sub")
     only = (
         *("starts", "takes_over", "stops_accepting", "shuts_down", "dies", "recovers"),
         *("start", "start_child", "supersede", "complete"),

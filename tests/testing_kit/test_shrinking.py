@@ -20,6 +20,7 @@ QUIET = settings(
     deadline=None,
     derandomize=True,
     database=None,
+    phases=[Phase.generate, Phase.shrink],
     suppress_health_check=list(HealthCheck),
 )
 NAMES = {

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import find, settings
+from hypothesis import Phase, find, settings
 from hypothesis import given as for_all
 
 import turn_ledger.testing as kit
@@ -56,7 +56,13 @@ def test_a_story_shrinks_to_the_steps_that_matter() -> None:
                 expected.apply(step)
         return any(turn.state == "stopped" for turn in expected.turns.values())
 
-    quiet = settings(max_examples=500, database=None, derandomize=True, deadline=None)
+    quiet = settings(
+        max_examples=500,
+        database=None,
+        derandomize=True,
+        deadline=None,
+        phases=[Phase.generate, Phase.shrink],
+    )
     story = find(stories(scenes_max=3), is_marked, settings=quiet)
     assert len(story) == 3
     for index in range(len(story)):
