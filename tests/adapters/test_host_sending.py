@@ -8,7 +8,9 @@ import trio
 
 from cord import Unwilling
 from stage import Clock, SimulatedStage, Stage
+from turn_adapters.assistant import Prompt
 from turn_adapters.options import Options
+from turn_adapters.simulated.server import SimulatedAssistant
 from turn_adapters.simulated_checkpoints import RecordingCheckpoints
 from turn_ledger import (
     AssistantError,
@@ -119,6 +121,22 @@ class TestTwice:
             assert (again.run.turn, again.new) == (sent.run.turn, False)
             assert (await host.wait("msg_mine")).state == "completed"
         assert len(simulated.called("begin")) == 2
+
+    async def test_an_input_that_began_although_nobody_answered_is_not_handed_over_again(
+        self, simulated: SimulatedStage, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begin = SimulatedAssistant.begin
+
+        async def unanswered(self: SimulatedAssistant, session: str, prompt: Prompt) -> None:
+            await begin(self, session, prompt)
+            simulated.world.puppet(prompt.id).open(silent=True)
+            raise AssistantError("the connection was lost")
+
+        monkeypatch.setattr(SimulatedAssistant, "begin", unanswered)
+        async with simulated.host() as host:
+            turn = await simulated.send(host, "work")
+            await host.wait(turn)
+        assert len(simulated.called("begin")) == 1
 
     async def test_while_the_server_is_away_it_is_answered_from_the_ledger(
         self, simulated: SimulatedStage, clock: Clock
