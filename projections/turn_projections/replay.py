@@ -25,6 +25,9 @@ from turn_ledger.streams import TURN
 from turn_ledger.turn import Run, evolve
 from turn_projections.timeline import Step, timeline
 
+HISTORY_PAGE_SIZE = 5_000
+"""How many events are at hand at once while all turns are folded: a few MiB."""
+
 CLOCK_WINDOW = 1_000
 """How many events before the answer are looked at for a clock that stepped back."""
 
@@ -56,9 +59,9 @@ def state_at(ledger: Reader, position: int | None = None) -> Past:
     after, is_more = 0, True
     while is_more:
         with ledger.snapshot() as snapshot:
-            rows = snapshot.history(after=after, limit=LOG_PAGE_SIZE, until=past.position)
+            rows = snapshot.history(after=after, limit=HISTORY_PAGE_SIZE, until=past.position)
         replay.feed(rows)
-        is_more = len(rows) == LOG_PAGE_SIZE
+        is_more = len(rows) == HISTORY_PAGE_SIZE
         after = rows[-1][0] if rows else after
     past.runs = {run.turn: run for run in replay.runs.values()}
     past.hosts = {host.host: host for host in replay.hosts.values()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 
 from bulk import EVENTS_A_TURN, make_bulk
@@ -10,9 +11,10 @@ from floors import alternate, arguments, report, scratch
 
 from turn_ledger import Ledger
 from turn_ledger.replaying import Replay
+from turn_projections.replay import HISTORY_PAGE_SIZE
 
-PAGE_ROWS = 1_000
-PAGES_A_ROUND = 10
+PAGE_ROWS = HISTORY_PAGE_SIZE
+PAGES_A_ROUND = 2
 
 
 def main() -> None:
@@ -45,7 +47,7 @@ def main() -> None:
             # In turns through the same ledger, so that both meet the same load of the machine.
             events = sizes.turns * EVENTS_A_TURN
             rounds = max(1, events // (PAGES_A_ROUND * PAGE_ROWS))
-            seconds, ratio = alternate(floor, ours, rounds)
+            seconds, ratio = alternate(floor, ours, rounds, time.process_time)
             assert len(replay.runs) == rounds * PAGES_A_ROUND * PAGE_ROWS // EVENTS_A_TURN
             report(
                 f"replay of {events:,} events to all runs",
