@@ -22,7 +22,7 @@ settings.register_profile(
 )
 settings.register_profile(
     "torture",
-    max_examples=100,
+    max_examples=40,
     stateful_step_count=80,
     database=None,
     deadline=None,

@@ -1,6 +1,6 @@
 """Plays the properties with new examples for as long as one asks: `make torture SECONDS=600`.
 
-It goes in rounds of well under a minute, each with a seed of its own that is printed; the round at hand when
+It goes in rounds of half a minute or so, each with a seed of its own that is printed; the round at hand when
 the time is over is the last. The first failure ends it: pytest prints the failing example, and the line
 below says how to play its round again. Exit code 1: something failed.
 """

@@ -297,7 +297,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "digest unchecked",
         f"{LEDGER}/streams.py",
-        "        if not _is_chained(digest, row):\n",
+        "        if not is_chained(digest, row):\n",
         "        if digest is None:\n",
         first="tests/properties/test_damage.py",
     ),
