@@ -102,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{LEDGER}/turn.py",
         '"abandoned": (_C_NONE,          _at("attempted"),',
         '"abandoned": (_C_NONE,          _C_NONE,',
-        first=MACHINE,
+        first=CORE,
     ),
     _mutant(
         "resumed turn stays with its old owner",

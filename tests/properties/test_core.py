@@ -13,6 +13,7 @@ from turn_ledger import CorruptLedger, Refused
 from turn_ledger.commands import Command, LoseObservation, ObserveTurn, ResumeObservation
 from turn_ledger.decide import decide
 from turn_ledger.events import (
+    CheckpointAbandoned,
     CheckpointRequested,
     LateFact,
     Phase,
@@ -59,6 +60,7 @@ BEGINNINGS = st.sampled_from(
     [
         *[(), (QUEUED,), (STARTED,), (STARTED, MARK), (CHILD_STARTED,), (CHILD_STARTED, MARK)],
         (STARTED, TurnCompleted(), CheckpointRequested(id=CHECKPOINT)),
+        (STARTED, TurnCompleted(), CheckpointRequested(id=CHECKPOINT), CheckpointAbandoned(id=CHECKPOINT)),
     ]
 )
 
