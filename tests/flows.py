@@ -26,6 +26,13 @@ async def complete(host: Host, workspace: str) -> None:
     await _checkpointed(host)
 
 
+async def fail(host: Host, workspace: str) -> None:
+    """A provider refuses in the middle of a turn."""
+    await host.send("chat", "[[tool seconds=1]] [[fail]]", workspace=workspace, turn=TURN)
+    await host.wait(TURN)
+    await _checkpointed(host)
+
+
 async def stop(host: Host, workspace: str) -> None:
     """The user stops a turn."""
     await _busy(host, workspace)
@@ -76,7 +83,9 @@ async def _until(host: Host, is_it: Callable[[Run], bool]) -> None:
         await trio.sleep(0.05)
 
 
-FLOWS: dict[str, Flow] = {flow.__name__: flow for flow in (complete, stop, close, shut_down, queue, child)}
+FLOWS: dict[str, Flow] = {
+    flow.__name__: flow for flow in (complete, fail, stop, close, shut_down, queue, child)
+}
 
 _LOST = {("interrupted", "observation_lost"), ("failed", "not_admitted")}
 _MARKED = {("interrupted", "host_shutdown")}
@@ -84,10 +93,11 @@ _DONE: set[tuple[str, str | None]] = {("completed", None)}
 
 ALLOWED: dict[str, set[tuple[str, str | None]]] = {
     "complete": _LOST | _MARKED | _DONE,
+    "fail": _LOST | _MARKED | {("failed", "provider_error")},
     "stop": _LOST | _MARKED | {("interrupted", "user_stop")},
     "close": _LOST | _MARKED | {("cancelled", "conversation_closed")},
     "shut_down": _LOST | _MARKED,
     "queue": _LOST | _MARKED | _DONE,
     "child": _LOST | _MARKED | _DONE,
 }
-"""Never a failure of the turn's own, and nothing that nobody asked for."""
+"""Never a failure of the turn's own but in `fail`, and nothing that nobody asked for."""

@@ -7,6 +7,8 @@ it are lost from sight (rule 4.3.7), and the next life's record tells what becam
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import trio
 
 from turn_adapters.assistant import Assistant, Child, Frame
@@ -103,11 +105,13 @@ async def _pump(runtime: Runtime, assistant: Assistant) -> None:
                 async for frame in frames:
                     last_heard = trio.current_time()
                     _on_frame(runtime, assistant, frame)
+                last_heard = trio.current_time()  # it was open until now, whatever it said
         except AssistantError:
             pass  # opened again below
         silent = trio.current_time() - last_heard
         if silent > runtime.options.unhealthy_seconds_max and not runtime.server.attached:
-            await runtime.server.kill()  # `wait_gone` ends this life
+            with suppress(AssistantError):  # not proven gone: tried again
+                await runtime.server.kill()  # `wait_gone` ends this life
         await trio.sleep(wait)
         wait = min(wait * 2, STREAM_AGAIN_SECONDS_MAX)
 

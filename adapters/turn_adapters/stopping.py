@@ -139,7 +139,7 @@ async def _tell_the_rest(runtime: Runtime, marked: Sequence[str] | None, until: 
         return [*(ledger.run(turn) for turn in marked or ()), *ended]
 
     runs: list[Run] | None = None
-    with trio.move_on_at(min(until, trio.current_time() + LAST_APPEND_SECONDS)):
+    with trio.CancelScope(shield=True, deadline=min(until, trio.current_time() + LAST_APPEND_SECONDS)):
         while runs is None:
             try:
                 runs = await runtime.writer.call(closed)

@@ -443,3 +443,42 @@ async def test_a_start_whose_answer_comes_in_a_shutdown_without_a_mark_is_told_t
         await simulated.until(lambda: any(run.turn == "t1" for run in simulated.reader.runs()))
         await host.shutdown()
     assert [(told.turn, told.outcome.cause) for told in simulated.told] == [("t1", "observation_lost")]
+
+
+class Unkillable(SimulatedServer):
+    """A server that cannot be proven gone at the first attempt."""
+
+    attempts = 0
+
+    async def kill(self) -> str:
+        self.attempts += 1
+        if self.attempts == 1:
+            raise AssistantError("it is still there")
+        return await super().kill()
+
+
+async def test_a_server_that_cannot_be_proven_gone_ends_no_host(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    server = Unkillable(simulated.world)
+    async with simulated.host(server=server) as host:
+        simulated.world.drop_stream()
+        await simulated.until(lambda: server.attempts == 2)
+        simulated.world.resume_stream()
+        await trio.sleep(30)
+        turn = await simulated.send(host, "answer")
+        assert (await host.wait(turn)).state == "completed"
+
+
+async def test_a_stream_that_breaks_after_a_long_silence_is_opened_again(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    async with simulated.host() as host:
+        await trio.sleep(10_000)
+        simulated.world.drop_stream()
+        await trio.sleep(5)
+        simulated.world.resume_stream()
+        await trio.sleep(5)
+        assert len(simulated.world.processes) == 1
+        turn = await simulated.send(host, "answer")
+        assert (await host.wait(turn)).state == "completed"
