@@ -159,7 +159,7 @@ class Rows:
         order = _SORTED if few else "started"
         where = " AND ".join(clauses)
         statement = f"SELECT run FROM runs WHERE {where} ORDER BY {order} DESC LIMIT ?"
-        return _readable(self._rows(statement, (*values, limit or -1)))
+        return _readable(self._rows(statement, (*values, min(limit, _LAST) or -1)))
 
     def unreadable_runs(self) -> list[str]:
         rows = self._execute(
@@ -172,14 +172,14 @@ class Rows:
     def stream(self, stream: str, *, after: int = 0, until: int | None = None) -> list[EventRow]:
         rows = self._all(
             "SELECT * FROM events WHERE stream=? AND version>? AND position<=? ORDER BY version",
-            (stream, after, _LAST if until is None else until),
+            (stream, after, _LAST if until is None else min(until, _LAST)),
         )
         return list(map(_event_row, rows))
 
     def log(self, *, after: int, limit: int, until: int | None = None) -> list[EventRow]:
         rows = self._all(
             "SELECT * FROM events WHERE position>? AND position<=? ORDER BY position LIMIT ?",
-            (after, _LAST if until is None else until, limit),
+            (min(after, _LAST), _LAST if until is None else min(until, _LAST), limit),
         )
         return list(map(_event_row, rows))
 

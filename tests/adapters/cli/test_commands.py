@@ -42,6 +42,18 @@ def test_when_the_list_is_cut_it_says_so_to_a_person_only(tmp_path: Path) -> Non
     assert for_programs.err == ""
 
 
+def test_a_number_may_be_greater_than_the_database_s_greatest(tmp_path: Path) -> None:
+    with World(tmp_path) as world:
+        turn = HISTORIES["completed"](world)
+    huge = "9" * 30
+    assert [
+        run["turn"] for run in turn_ledger("runs", "--limit", huge, "--json", "--ledger", world.url).json
+    ] == [turn]
+    answer = turn_ledger("tail", "--after", huge, "--ledger", world.url)
+    assert answer.code == 1
+    assert "lies beyond the end of the ledger" in answer.err
+
+
 def test_no_runs_is_fine_and_said(tmp_path: Path) -> None:
     with World(tmp_path) as world:
         world.host("web-1").shut_down()
