@@ -335,3 +335,27 @@ def test_an_interrupted_append_has_a_known_outcome_and_holds_up_nobody(url: str)
     assert resurrected == "[]"
     assert counts == "True True"
     assert well == "well"
+
+
+@pytest.mark.parametrize("host", ["web-1", None], ids=["a host's", "a reader's"])
+def test_a_ledger_may_be_closed_while_other_threads_use_it(url: str, host: str | None) -> None:
+    """They are told so. A connection that is closed under another thread's statement crashes the process."""
+    with Ledger.open(url, host="web-0") as ledger:
+        for number in range(20):
+            start(ledger, f"t{number}", conversation=f"c{number}", workspace=f"/w{number}")
+    for _ in range(12):
+        ledger = Ledger.open(url, host=host, takeover=True) if host else Ledger.open(url)
+        readings: list[int] = []
+
+        def read(ledger: Ledger = ledger, readings: list[int] = readings) -> type[Exception]:
+            try:
+                while True:
+                    readings.append(len(ledger.runs()))
+            except StoreUnavailable as error:
+                return type(error)
+
+        with ThreadPoolExecutor(4) as threads:
+            told = [threads.submit(read) for _ in range(4)]
+            until(lambda readings=readings: len(readings) >= 8)  # type: ignore[misc]
+            ledger.close()
+        assert [each.result() for each in told] == [StoreUnavailable] * 4

@@ -6,6 +6,7 @@ the recorders, `Tracking`). What is overridden here, and why (measured, see `doc
 * `BEGIN IMMEDIATE` for writers: a deferred one that reads first fails at once under contention.
 * One long-lived writer connection: the pool can lose its writer lock when a connection cannot be made.
 * Explicit pragmas on every connection; positions by `AUTOINCREMENT`, so that none is ever given out twice.
+* A pool that closes no connection under the thread that reads with it: CPython's module would crash.
 * Own mapper: a closed set of stored names; a row never names something to import.
 """
 
@@ -17,7 +18,14 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from eventsourcing.application import Application
-from eventsourcing.persistence import IntegrityError, Mapper, Notification, PersistenceError, StoredEvent
+from eventsourcing.persistence import (
+    ConnectionPoolClosedError,
+    IntegrityError,
+    Mapper,
+    Notification,
+    PersistenceError,
+    StoredEvent,
+)
 from eventsourcing.sqlite import (
     SQLiteConnection,
     SQLiteConnectionPool,
@@ -36,7 +44,7 @@ from turn_ledger.store.schema import connect
 
 POSITION = "position"
 
-FAULTS: tuple[type[Exception], ...] = (*faults.FAULTS, PersistenceError)
+FAULTS: tuple[type[Exception], ...] = (*faults.FAULTS, PersistenceError, ConnectionPoolClosedError)
 """What a store raises that goes through the library."""
 
 
@@ -74,6 +82,23 @@ class LedgerPool(SQLiteConnectionPool):
         connection.execute(f"PRAGMA synchronous={self._synchronous}")
         connection.execute("PRAGMA foreign_keys=OFF")
         return connection
+
+    def close(self) -> None:
+        """Close what is idle. What is in use is closed by its thread, when that has done with it.
+
+        The library would close it at once, and a connection that is closed under a statement of another
+        thread takes the whole process down.
+        """
+        with self._put_condition:
+            self._closed = True
+            while self._pool:
+                self._pool.popleft().close()
+
+    def put_connection(self, conn: SQLiteConnection) -> None:
+        try:
+            super().put_connection(conn)
+        except ConnectionPoolClosedError:
+            conn.close()
 
 
 class LedgerDatastore(SQLiteDatastore):
