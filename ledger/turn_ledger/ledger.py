@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from types import TracebackType
@@ -67,7 +68,7 @@ class Ledger(Reader):
         self._clock = clock
         self._new_id = new_id
         self._committer = Committer(store, self._work)
-        self._is_closed = False
+        self._is_closed = self._is_over = False
 
     @classmethod
     def open(
@@ -180,6 +181,9 @@ class Ledger(Reader):
         self._is_closed = True
         if self._identity is not None:
             self._store.liveness.release(self.owner.host, self.owner.epoch)
+            if self._is_over:
+                with suppress(OSError):  # it is litter, and no reason to fail
+                    self._store.liveness.forget(self.owner.host, self.owner.epoch)
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -364,6 +368,7 @@ class Ledger(Reader):
     def end_epoch(self, *, busy_seconds: float | None = None) -> None:
         """The shutdown's last step: `HostStopped`. This owner is over and can append no more."""
         self._one(epochs.stopped, busy_seconds)
+        self._is_over = True
 
     def shut_down(self) -> list[str]:
         """All three steps for a host that has no native work to abort; the turns that were marked."""
@@ -375,6 +380,7 @@ class Ledger(Reader):
             return marked
 
         marked: list[str] = self._one(unit)
+        self._is_over = True
         return marked
 
     def expire_dead_hosts(self) -> list[Owner]:

@@ -102,6 +102,17 @@ def test_a_killed_process_leaves_no_lock(url: str, path: Path) -> None:
     assert [file.name for file in path.parent.glob("*.host-*")] == ["turns.db.host-web-1-3"]
 
 
+def test_a_host_that_ended_in_order_leaves_no_file_behind(path: Path, url: str) -> None:
+    for _ in range(3):
+        with Ledger.open(url, host="web-1") as ledger:
+            assert list(path.parent.glob("*.host-*"))
+            ledger.shut_down()
+    assert not list(path.parent.glob("*.host-*"))
+    with Ledger.open(url, host="web-1"):
+        pass  # it was not ended: its next start tells that from the file
+    assert list(path.parent.glob("*.host-*"))
+
+
 # Takeover
 
 
