@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from turn_adapters.jsonlines import FORMAT, Header, encoded, event_line
 from turn_adapters.redaction import Redactor
-from turn_ledger.codec import CODEC, Codec
+from turn_ledger.codec import CODEC
 from turn_ledger.errors import CorruptLedger, Refused
 from turn_ledger.events import Recorded, TurnStoppedByShutdown
 from turn_ledger.inspection import CONVERSATION, REDACTED, Inspection, StoredEvent, inspect, legible
@@ -75,21 +75,19 @@ def slice_lines(
         )
     )
     has_claims = REDACTED in marks
-    codec = CODEC
     for stored in _rows(source, streams, until):
         if not without or legible(stored.row.stream) not in without:
             claim = source.claim(stored.row.position) if has_claims else None
-            yield _line(stored, codec, redactor, claim)
+            yield _line(stored, redactor, claim)
 
 
 def streams_of_turns(source: Inspection, turns: Collection[str]) -> set[str]:
     """The streams of some turns and of the hosts that wrote to them or stopped them."""
-    codec = CODEC
     found: set[str] = set()
     for turn in turns:
         found.add(turn_stream(turn))
         for stored in source.stream(turn_stream(turn)):
-            found.update(_hosts(_decoded(stored, codec)))
+            found.update(_hosts(_decoded(stored)))
     return found
 
 
@@ -137,9 +135,9 @@ def _rows(source: Inspection, streams: Collection[str] | None, until: int) -> It
     return iter(sorted(rows, key=lambda stored: stored.row.position))
 
 
-def _line(stored: StoredEvent, codec: Codec, redactor: Redactor | None, claim: str | None) -> bytes:
+def _line(stored: StoredEvent, redactor: Redactor | None, claim: str | None) -> bytes:
     row = stored.row
-    _decoded(stored, codec)
+    _decoded(stored)
     try:
         line = event_line(row, digest=claim)
         if redactor is not None:
@@ -149,10 +147,10 @@ def _line(stored: StoredEvent, codec: Codec, redactor: Redactor | None, claim: s
         raise _damaged(row, str(error)) from error
 
 
-def _decoded(stored: StoredEvent, codec: Codec) -> Recorded:
+def _decoded(stored: StoredEvent) -> Recorded:
     if stored.fault:
         raise _damaged(stored.row, stored.fault)
-    return codec.decode(*stored.row)
+    return CODEC.decode(*stored.row)
 
 
 def _damaged(row: EventRow, reason: str) -> CorruptLedger:

@@ -136,7 +136,8 @@ async def _tell_the_rest(runtime: Runtime, marked: Sequence[str] | None, until: 
 
     def closed() -> list[Run]:
         ended = [run for run in ledger.owing_runs() if run.ended_by == ledger.owner]
-        return [*(ledger.run(turn) for turn in marked or ()), *ended]
+        untold = filter(runtime.telling.is_untold, marked or ())
+        return [*map(ledger.run, untold), *ended]
 
     runs: list[Run] | None = None
     with trio.CancelScope(shield=True, deadline=min(until, trio.current_time() + LAST_APPEND_SECONDS)):

@@ -28,6 +28,10 @@ class Telling:
         self._underway += 1
         self._nurseries.base.start_soon(self._tell, self._on_turn_closed, run, stopped_by_shutdown)
 
+    def is_untold(self, turn: str) -> bool:
+        """Whether somebody wants to hear of a turn and has not."""
+        return self._on_turn_closed is not None and turn not in self._told
+
     async def all_told(self) -> None:
         """Wait until the application has taken everything that it was told."""
         while self._underway:

@@ -11,13 +11,11 @@ from floors import arguments, report, scratch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from opencode_server import new_server, until
-from turn_adapters.host import Host, open_host
+from opencode_hosts import SLEEP, STREAM, folder, is_streaming
+from opencode_server import new_server
+from turn_adapters.host import open_host
 from turn_adapters.opencode.scripted_model import scripted_model
 from turn_adapters.simulated_checkpoints import RecordingCheckpoints
-
-STREAM = "[[slow n=600 delay=0.1]]"
-SLEEP = '[[tool name=bash args={"command":"sleep 300","description":"wait"}]]'
 
 
 async def measure(directory: Path, turns: int) -> float:
@@ -28,21 +26,16 @@ async def measure(directory: Path, turns: int) -> float:
         server = new_server(directory, model)
         async with open_host(f"sqlite:///{directory}/turns.db", "web-1", server, hanging) as host:
             for number in range(turns):
-                workspace = directory / f"workspace-{number}"
-                workspace.mkdir()
                 text = STREAM if number else SLEEP
-                sent = await host.send(f"chat-{number}", text, workspace=str(workspace))
-                await _at_work(host, sent.run.native_session or "", sent.run.input_id or "")
+                sent = await host.send(
+                    f"chat-{number}", text, workspace=folder(directory, f"workspace-{number}")
+                )
+                await is_streaming(host, sent.run.turn)
             done = await host.shutdown()
     assert len(done.marked) == turns
     assert done.is_clean
     assert hanging.tasks == []
     return done.seconds
-
-
-async def _at_work(host: Host, session: str, input_id: str) -> None:
-    assistant = host._runtime.require_assistant()
-    await until(lambda: assistant.record(session, input_id), lambda it: it.busy and it.native_message)
 
 
 def main() -> None:

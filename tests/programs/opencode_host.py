@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ import trio
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from dying_ledger import DyingLedger, die
-from opencode_hosts import is_streaming
+from opencode_hosts import is_streaming, now
 from opencode_server import until
 from turn_adapters.checkpoints import CheckpointHandler, CheckpointTask
 from turn_adapters.git import GitCheckpoints
-from turn_adapters.host import Host, open_host
+from turn_adapters.host import open_host
 from turn_adapters.opencode import AttachedOpenCode, OpenCodeServer
 from turn_adapters.simulated_checkpoints import RecordingCheckpoints
 from turn_ledger import Ledger
@@ -44,13 +43,6 @@ def server_of(plan: dict[str, Any]) -> AttachedOpenCode | OpenCodeServer:
         config=plan["config"],
         environment=plan["environment"],
     )
-
-
-def _nothing_owed(host: Host) -> Callable[[], Awaitable[bool]]:
-    async def ask() -> bool:
-        return not await trio.to_thread.run_sync(host.ledger.owing_runs)
-
-    return ask
 
 
 class DyingCheckpoints(GitCheckpoints):
@@ -100,7 +92,7 @@ async def run(plan: dict[str, Any]) -> None:
             if in_shutdown:
                 await is_streaming(host, sent.run.turn)
         if to_the_end:
-            await until(_nothing_owed(host), bool)
+            await until(now(lambda: not host.ledger.owing_runs()))
         elif in_shutdown:
             ledgers[0].appends_left = dies_behind
         else:
