@@ -68,11 +68,11 @@ def test_a_new_ledger_can_be_read_by_its_owner_alone(ledger: Ledger, path: Path)
     )
 
 
-def test_a_closed_ledger_is_one_file_and_the_lock_of_its_last_epoch(url: str, path: Path) -> None:
+def test_a_closed_ledger_is_one_file(url: str, path: Path) -> None:
     for _ in range(3):
         with Ledger.open(url, host="web-1") as ledger:
             ledger.shut_down()
-    assert sorted(file.name for file in path.parent.iterdir()) == [path.name, f"{path.name}.host-web-1-3"]
+    assert sorted(file.name for file in path.parent.iterdir()) == [path.name]
 
 
 def test_what_is_stored_can_be_read_with_the_database_s_own_shell(ledger: Ledger, path: Path) -> None:
