@@ -1,8 +1,8 @@
-"""A prompt becomes a turn: recorded first, then admitted in two steps, then observed.
+"""A prompt becomes a turn: it starts one, is queued, or steers the open one.
 
-The order is the point. `TurnStarted` is durable before the assistant server is handed the input; if it
-cannot be stored, the server is not called. Prompts are queued on this side: into a busy native session
-an input would join the running turn.
+The order is the point. `TurnStarted` is durable before the assistant server is handed the input
+(`handover`); if it cannot be stored, the server is not called. Prompts are queued on this side: into a
+busy native session an input would join the running turn.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from contextlib import suppress
 import msgspec
 import trio
 
-from turn_adapters import ending
-from turn_adapters.assistant import Assistant, Prompt
+from turn_adapters.assistant import Prompt
+from turn_adapters.handover import RUNS_LOOKED_AT_MAX, hand_over, run_turn
 from turn_adapters.live import LiveTurn
-from turn_adapters.observer import observe
 from turn_adapters.options import WhenBusy
 from turn_adapters.runtime import Runtime, WaitingPrompt
 from turn_ledger import (
@@ -39,11 +38,6 @@ from turn_ledger.units import queue, start
 from turn_projections.settle import settle
 
 TEXT_LENGTH_MAX = 2_000_000
-ADMIT_ATTEMPTS_MAX = 3
-RUNS_LOOKED_AT_MAX = 20
-"""How many turns of a conversation are looked through, newest first."""
-
-ADMIT_AGAIN_SECONDS = 0.5
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +159,7 @@ async def begin(
             live = LiveTurn(admission.run, session, waiting.prompt.id)
             runtime.add(live)
             if not runtime.is_stopping:  # else the shutdown has marked it, or is about to
-                runtime.start_soon(_run, runtime, live, waiting.prompt, supersedes)
+                runtime.start_soon(run_turn, runtime, live, waiting.prompt, supersedes)
     return Sent(run=admission.run, new=admission.new)
 
 
@@ -258,7 +252,7 @@ async def _sent_again(
         with suppress(AssistantError):  # nothing is proven: then it is not sent again
             record = await runtime.require_assistant().record(live.session, live.input_id)
             if record.kind == "absent" and not record.busy and not live.closed.is_set():
-                await _admit(runtime, live, prompt)
+                await hand_over(runtime, live, prompt)
     return Sent(run=again.run, new=False)
 
 
@@ -366,95 +360,3 @@ async def session_of(runtime: Runtime, conversation: str) -> str | None:
         lambda: runtime.ledger.runs(conversation=conversation, limit=RUNS_LOOKED_AT_MAX)
     )
     return next((run.native_session for run in runs if run.is_root and run.native_session), None)
-
-
-async def _run(runtime: Runtime, live: LiveTurn, prompt: Prompt, supersedes: str | None) -> None:
-    """Admit the input once nothing moves in its session any more, and watch the turn to its end."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(observe, runtime, live)
-        over = runtime.winding.get(live.session)
-        if over is not None:
-            await over.wait()
-        if supersedes is not None:
-            await ending.wait_until_over(runtime, live.session, input_id=prompt.id)
-            runtime.dispatcher.release(supersedes)
-            await _wait_for_checkpoint(runtime, supersedes)
-        await _wait_until_idle(runtime, live)
-        if not live.closed.is_set() and not runtime.is_stopping:
-            await _admit(runtime, live, prompt)
-
-
-async def _wait_until_idle(runtime: Runtime, live: LiveTurn) -> None:
-    """An input that is handed into a session at work would join what runs there, so it waits.
-
-    What moves in the session after a Stop is aborted again: its reason is recorded.
-    """
-    while not live.closed.is_set() and not runtime.is_stopping:
-        with suppress(AssistantError):  # asked again
-            assistant = runtime.require_assistant()
-            if not await assistant.is_busy(live.session):
-                return
-            runs = await runtime.writer.call(
-                lambda: runtime.ledger.runs(conversation=live.run.conversation, limit=20)
-            )
-            before = [run for run in runs if run.native_session == live.session and run.is_ended]
-            if before and before[0].stop_requested is not None:
-                await assistant.abort(live.session)
-        await trio.sleep(runtime.options.abort_again_seconds)
-
-
-async def _wait_for_checkpoint(runtime: Runtime, turn: str) -> None:
-    """The work of the superseded turn is saved before the new turn moves the tree."""
-    while not runtime.is_stopping:
-        settled = runtime.dispatcher.settled
-        run = await runtime.keep_trying(lambda: runtime.writer.call(lambda: runtime.ledger.run(turn)))
-        if run is None or not run.owes_checkpoint:
-            return
-        with trio.move_on_after(runtime.options.poll_seconds):  # somebody else may settle it too
-            await settled.wait()
-
-
-async def _admit(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> None:
-    """Store the input on the server, then start it. What came of it, the observer reads in the record.
-
-    Until then, and for a while after, an absent record proves nothing.
-    """
-    live.is_handed = True
-    live.is_begun = False
-    try:
-        await _hand_over(runtime, live, prompt)
-    finally:
-        live.is_begun = True
-        live.absent_since = None
-        live.read_again()
-
-
-async def _hand_over(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> None:
-    """After a call that was not answered, only an input that the record proves absent is sent again: one
-    that ran and was aborted would run a second time. It is not handed to a further life of the server."""
-    asked: Assistant | None = None
-    for attempt in range(ADMIT_ATTEMPTS_MAX):
-        try:
-            assistant = runtime.require_assistant()
-            if asked not in (None, assistant):
-                return
-            if attempt:
-                await trio.sleep(ADMIT_AGAIN_SECONDS)
-                record = await assistant.record(live.session, prompt.id)
-                if record.busy or record.kind != "absent":
-                    return
-            if _is_over(runtime, live):
-                return
-            asked = assistant
-            live.is_generation_gone = False  # nothing of it ran on a life that is gone
-            await assistant.admit(live.session, prompt)
-            if _is_over(runtime, live):
-                return  # stopped in between: nothing is started any more
-            await assistant.begin(live.session, prompt)
-            return
-        except AssistantError:
-            continue
-
-
-def _is_over(runtime: Runtime, live: LiveTurn) -> bool:
-    return live.closed.is_set() or live.run.stop_requested is not None or runtime.is_stopping

@@ -161,7 +161,6 @@ class _Load:
     def __init__(self, writer: LoadWriter, header: Header) -> None:
         self._writer = writer
         self._header = header
-        self._codec = CODEC
         self._streams: OrderedDict[str, _AtHand] = OrderedDict()
         self._rows: list[EventRow] = []
         self._claims: list[tuple[int, str]] = []
@@ -235,7 +234,7 @@ class _Load:
 
     def _known(self, number: int, row: EventRow) -> Recorded:
         try:
-            return self._codec.decode(*row)
+            return CODEC.decode(*row)
         except CorruptLedger as error:
             name = row.type.rpartition(".")[0]
             advice = _DAMAGED if name in REGISTRY.types else "upgrade turn-ledger, or check the file"

@@ -1,8 +1,9 @@
 """What the parts of a running host share: the ledger's door, the server's present life, the live turns.
 
-The parts are modules of functions over this state: `admission` starts turns, `observer` watches them,
-`ending` stops and closes them, `lives` keeps the server, `recovering` settles what others left,
-`stopping` is the shutdown. `host` puts them together and is what an application sees.
+The parts are modules of functions over this state: `admission` starts turns, `handover` gives their input
+to the server, `observer` watches them, `ending` stops and closes them, `lives` keeps the server,
+`recovering` settles what others left, `stopping` is the shutdown. `host` puts them together and is what an
+application sees.
 """
 
 from __future__ import annotations

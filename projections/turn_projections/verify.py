@@ -74,7 +74,6 @@ class _Walk:
         self._inspection = inspection
         self._heads = heads
         self._unmet = dict(heads.heads) if heads else {}
-        self._codec = CODEC
 
     def problems(self) -> Iterator[Problem]:
         yield from self._of_the_whole()
@@ -85,7 +84,7 @@ class _Walk:
                 if stream is None or stored.row.stream != stream.name:
                     if stream is not None:
                         yield from self._end(stream)
-                    stream = StreamCheck(stored.row.stream, self._codec)
+                    stream = StreamCheck(stored.row.stream, CODEC)
                 stream.take(stored)
                 if self._unmet:
                     yield from self._head(stored.row)

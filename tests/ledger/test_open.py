@@ -178,21 +178,6 @@ def test_a_ledger_that_left_the_log_mode_is_put_back_into_it(path: Path, url: st
         assert shell.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_an_index_that_an_earlier_version_did_not_make_is_added_by_the_next_host(
-    path: Path, url: str
-) -> None:
-    with Ledger.open(url, host="h") as ledger:
-        start(ledger, "t1")
-        ledger.fail("t1", "runaway")
-    with raw(path) as shell:
-        shell.execute("DROP INDEX runs_ended_otherwise")
-    with Ledger.open(url) as reader:
-        assert [run.turn for run in reader.runs(state="failed")] == ["t1"]
-    Ledger.open(url, host="h").close()
-    with raw(path) as shell:
-        assert shell.execute("SELECT 1 FROM sqlite_schema WHERE name='runs_ended_otherwise'").fetchone()
-
-
 def test_tables_that_somebody_added_are_none_of_our_business(path: Path, url: str) -> None:
     Ledger.open(url, host="web-1").close()
     with raw(path) as shell:

@@ -435,7 +435,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "an input that ran is sent again",
-        f"{ADAPTERS}/admission.py",
+        f"{ADAPTERS}/handover.py",
         'if record.busy or record.kind != "absent":',
         "if record.busy:",
         first="tests/adapters/test_host_sending.py",

@@ -51,13 +51,9 @@ CREATE INDEX runs_holding ON runs (holds) WHERE holds IS NOT NULL;
 CREATE INDEX runs_owing ON runs (owes) WHERE owes IS NOT NULL;
 CREATE INDEX runs_abandoned ON runs (abandoned) WHERE abandoned IS NOT NULL;
 CREATE INDEX runs_by_checkpoint ON runs (checkpoint) WHERE checkpoint IS NOT NULL;
-"""
-LATER_INDEXES = """
-CREATE INDEX IF NOT EXISTS runs_ended_otherwise ON runs (state)
+CREATE INDEX runs_ended_otherwise ON runs (state)
 WHERE state = 'failed' OR state = 'interrupted' OR state = 'cancelled';
 """
-"""Indexes that a ledger may lack, because an earlier version made it: the next host to open it adds them."""
-
 OTHERS = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE tracking (application_name TEXT PRIMARY KEY, notification_id INTEGER) WITHOUT ROWID;
@@ -194,8 +190,7 @@ def _make(path: Path, new_id: Callable[[], str]) -> None:
         cursor = connection.cursor()
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute("BEGIN IMMEDIATE")
-        run_script(cursor, EVENTS.format(name="events") + STATES.format(prefix="") + INDEXES)
-        run_script(cursor, LATER_INDEXES + OTHERS)
+        run_script(cursor, EVENTS.format(name="events") + STATES.format(prefix="") + INDEXES + OTHERS)
         cursor.execute("INSERT INTO meta VALUES ('ledger', ?)", (new_id(),))
         cursor.execute(f"PRAGMA application_id={APPLICATION_ID}")
         cursor.execute(f"PRAGMA user_version={FORMAT}")
@@ -253,10 +248,8 @@ def _checked(connection: sqlite3.Connection, path: Path, *, is_writable: bool) -
     row = connection.execute("SELECT value FROM meta WHERE key='ledger'").fetchone()
     if row is None:
         raise CorruptLedger(f"{path}: the ledger's id is missing")
-    if is_writable:
-        if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-            connection.execute("PRAGMA journal_mode=WAL")
-        run_script(connection.cursor(), LATER_INDEXES)
+    if is_writable and connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+        connection.execute("PRAGMA journal_mode=WAL")
     return str(row[0])
 
 

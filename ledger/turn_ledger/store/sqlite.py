@@ -73,7 +73,7 @@ class SQLiteStore(LedgerFile):
                 "DROP TABLE runs; DROP TABLE hosts;"
                 "ALTER TABLE new_runs RENAME TO runs; ALTER TABLE new_hosts RENAME TO hosts;",
             )
-            schema.run_script(cursor, schema.INDEXES + schema.LATER_INDEXES)
+            schema.run_script(cursor, schema.INDEXES)
 
     def _close(self) -> None:
         self.application.close()

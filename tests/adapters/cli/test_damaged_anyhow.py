@@ -3,6 +3,7 @@
 import json
 import random
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -56,31 +57,31 @@ def shown(sound: Path) -> dict[str, str]:
     return {turn: turn_ledger("show", turn, "--ledger", url(sound)).out for turn in turns}
 
 
+def flip_anywhere(data: bytearray, chance: random.Random) -> None:
+    places = [chance.randrange(16, len(data)) for _ in range(chance.choice((1, 1, 1, 4)))]
+    for place in places:
+        data[place] ^= 1 << chance.randrange(8)
+
+
+def flip_in_the_schema(data: bytearray, chance: random.Random) -> None:
+    """What opens every command: the header, the names of tables and columns, the indexes' definitions."""
+    data[data.index(b"CREATE ") + chance.randrange(2_000)] = chance.choice((0xFF, 0xE2, 0x00, 0x41))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
-def test_bytes_that_have_flipped_anywhere(
-    seed: int, sound: Path, shown: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize("flip", [flip_anywhere, flip_in_the_schema])
+def test_bytes_that_have_flipped(
+    flip: Callable[[bytearray, random.Random], None],
+    seed: int,
+    sound: Path,
+    shown: dict[str, str],
+    tmp_path: Path,
 ) -> None:
     chance = random.Random(seed)
     for _ in range(FLIPS):
         path = copied(sound, tmp_path)
         data = bytearray(path.read_bytes())
-        places = [chance.randrange(16, len(data)) for _ in range(chance.choice((1, 1, 1, 4)))]
-        for place in places:
-            data[place] ^= 1 << chance.randrange(8)
-        path.write_bytes(data)
-        check(path, sound, shown, chance)
-
-
-# What opens every command: the header, the names of tables and columns, and the definitions of the indexes.
-@pytest.mark.parametrize("seed", SEEDS)
-def test_bytes_that_have_flipped_in_the_schema(
-    seed: int, sound: Path, shown: dict[str, str], tmp_path: Path
-) -> None:
-    chance = random.Random(seed)
-    for _ in range(FLIPS):
-        path = copied(sound, tmp_path)
-        data = bytearray(path.read_bytes())
-        data[data.index(b"CREATE ") + chance.randrange(2_000)] = chance.choice((0xFF, 0xE2, 0x00, 0x41))
+        flip(data, chance)
         path.write_bytes(data)
         check(path, sound, shown, chance)
 
