@@ -39,6 +39,8 @@ def command(keep: Path | None, simulated: bool) -> None:
         keep.mkdir(parents=True, exist_ok=True)
         keep = keep.resolve()
     binary = "" if simulated else _binary()
+    if not binary and not simulated:
+        click.echo(f"no OpenCode here (${BINARY_VARIABLE}, or `opencode` on the path): it is simulated")
     story = Story(click.echo)
     try:
         trio.run(lambda: play(story, binary, keep=keep))

@@ -8,6 +8,7 @@ It says what it does as JSON Lines on standard output, for the demo that started
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from turn_adapters.checkpoints import CheckpointHandler, CheckpointTask
 from turn_adapters.git import GitCheckpoints
 from turn_adapters.host import Host, open_host
 from turn_adapters.options import Options
+from turn_ledger import NotAccepting
 
 
 class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,16 +80,17 @@ async def run(plan: HostPlan) -> None:
 
 
 async def _serve(plan: HostPlan, server: Server, checkpoints: CheckpointHandler, options: Options) -> None:
-    async with open_host(
-        plan.ledger, plan.name, server, checkpoints, options=options, handle_signals=True
-    ) as host:
-        recovered = host.recovered
-        say("started", interrupted=recovered.interrupted, checkpoints=recovered.checkpoints)
-        if plan.prompt:
-            await _send(plan, host)
-        await host.wait_shutdown()
-        done = await host.shutdown()
-        say("stopped", marked=done.marked, seconds=done.seconds, proof=done.proof, is_clean=done.is_clean)
+    with suppress(NotAccepting):  # told to end while it started, or before it had sent its prompt
+        async with open_host(
+            plan.ledger, plan.name, server, checkpoints, options=options, handle_signals=True
+        ) as host:
+            recovered = host.recovered
+            say("started", interrupted=recovered.interrupted, checkpoints=recovered.checkpoints)
+            if plan.prompt:
+                await _send(plan, host)
+            await host.wait_shutdown()
+            done = await host.shutdown()
+            say("stopped", marked=done.marked, seconds=done.seconds, proof=done.proof, is_clean=done.is_clean)
 
 
 async def _send(plan: HostPlan, host: Host) -> None:

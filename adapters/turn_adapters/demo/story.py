@@ -30,6 +30,8 @@ from turn_ledger.events import CheckpointRequested, ServerStarted
 
 SHUTDOWN_SECONDS = 10.0
 STEP_SECONDS_MAX = 60.0
+LEAVE_SECONDS_MAX = 5.0
+"""How long a host may take beyond its shutdown when the demo is left before its end."""
 LOOK_SECONDS = 0.05
 
 _PROMPT = (
@@ -110,7 +112,7 @@ class HostProcess:
 
 @asynccontextmanager
 async def host_process(plan: HostPlan) -> AsyncIterator[HostProcess]:
-    """Run a host process; it is killed if it still lives at the end."""
+    """Run a host process. If it still lives at the end, it is told to end, so that it stops its server."""
     command = [sys.executable, "-m", "turn_adapters.demo.host_program", msgspec.json.encode(plan).decode()]
     process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
     host = HostProcess(process)
@@ -120,10 +122,19 @@ async def host_process(plan: HostPlan) -> AsyncIterator[HostProcess]:
             yield host
             nursery.cancel_scope.cancel()
     finally:
-        if process.poll() is None:
-            process.kill()
         with trio.CancelScope(shield=True):
+            await _end_in_order(process, plan.shutdown_seconds + LEAVE_SECONDS_MAX)
+
+
+async def _end_in_order(process: trio.Process, seconds_max: float) -> None:
+    """A host that is killed leaves its server behind, so only one that does not end in time is."""
+    if process.poll() is None:
+        process.terminate()
+        with trio.move_on_after(seconds_max):
             await process.wait()
+    if process.poll() is None:
+        process.kill()
+        await process.wait()
 
 
 async def play(story: Story, binary: str, *, keep: Path | None = None) -> None:
@@ -166,7 +177,7 @@ def _plan(directory: Path, binary: str, config: dict[str, Any], environment: dic
 async def _play(story: Story, plan: HostPlan) -> None:
     workspace = Path(plan.workspace)
     await _make_repository(workspace)
-    server = "the real OpenCode server" if plan.binary else "the simulated assistant server (npm is missing)"
+    server = "the real OpenCode server" if plan.binary else "the simulated assistant server"
     story.chapter(f"1. Host web-1 starts, with {server} and a scripted model")
     story.tell("workspace: a Git repository with one file; ledger: an SQLite file")
     turn, generation = await _first_host(story, plan, workspace)
