@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click.testing
 import msgspec
@@ -44,16 +44,19 @@ def environment(**variables: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": floors, "PYTHONIOENCODING": "utf-8", **variables}
 
 
-def turn_ledger_process(*arguments: str, directory: Path, **variables: str) -> Answer:
+def turn_ledger_process(
+    *arguments: str, directory: Path, stdout: IO[str] | int = subprocess.PIPE, **variables: str
+) -> Answer:
     """`turn-ledger ARGUMENTS` in a process of its own, started in `directory`."""
     done = subprocess.run(
         [sys.executable, "-m", "turn_adapters.cli", *arguments],
         cwd=directory,
         env=environment(**variables),
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
         timeout=60,
         check=False,
     )
-    return Answer(done.returncode, done.stdout, done.stderr)
+    return Answer(done.returncode, done.stdout or "", done.stderr)

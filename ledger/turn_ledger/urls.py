@@ -24,7 +24,9 @@ def sqlite_path(url: str) -> Path:
     if scheme in ("postgresql", "postgres") and colon:
         raise CannotOpen(f"cannot open {scheme}: this version keeps ledgers in SQLite only; {_EXAMPLES}")
     if not url.startswith(_SQLITE):
-        raise CannotOpen(f"{url!r} is no ledger URL; {_EXAMPLES}")
+        is_plain_path = url and ":" not in url
+        how = f"the URL of that file is {sqlite_url(Path(url))}" if is_plain_path else _EXAMPLES
+        raise CannotOpen(f"{url!r} is no ledger URL; {how}")
     if "?" in url or "#" in url:
         raise CannotOpen(f"{url!r} has options, which a ledger's URL has not; write ? as %3F and # as %23")
     try:

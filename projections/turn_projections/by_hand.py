@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from turn_ledger import Ledger
 from turn_ledger.commands import CancelTurn, Command, FailTurn, InterruptTurn
-from turn_ledger.errors import IllegalTransition, NotOwner, UnknownCheckpoint, UnknownTurn
+from turn_ledger.errors import IllegalTransition, LedgerError, NotOwner, UnknownCheckpoint, UnknownTurn
 from turn_ledger.events import Evidence
 from turn_ledger.reader import Reader
 from turn_ledger.turn import Run
@@ -21,8 +21,18 @@ from turn_projections.recovery import Recovery, recover
 Verdict: TypeAlias = Literal["interrupted", "failed", "cancelled"]
 
 
+class UnknownHost(LedgerError):
+    """No host of that name ever opened the ledger."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        super().__init__(f"no host {host!r} in this ledger; `turn-ledger hosts` lists them")
+
+
 def to_recover(ledger: Reader, *, of: str | None = None) -> list[Run]:
-    """The open turns that a pass by hand would look at: their owner is over."""
+    """The open turns that a pass by hand would look at: their owner is over. Raises `UnknownHost`."""
+    if of is not None and of not in ledger.hosts():
+        raise UnknownHost(of)
     return [run for run in lost(ledger) if of is None or (run.owner is not None and run.owner.host == of)]
 
 

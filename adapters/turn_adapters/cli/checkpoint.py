@@ -18,44 +18,44 @@ from turn_projections.runs import run_json
     )
 )
 @click.argument("checkpoint", metavar="ID")
-@click.option("--retry", "choice", flag_value="retry", help="Offer it to a host's handler once more.")
-@click.option("--abandon", "choice", flag_value="abandon", help="Give it up; its workspace is free then.")
+@click.option("--retry", is_flag=True, help="Offer it to a host's handler once more.")
+@click.option("--abandon", is_flag=True, help="Give it up; its workspace is free then.")
 @click.option("--reason", metavar="TEXT", default="given up by an operator", help="Why it is given up.")
 @common_options
 @click.pass_obj
-def command(settings: Settings, checkpoint: str, choice: str | None, reason: str) -> None:
+def command(settings: Settings, checkpoint: str, retry: bool, abandon: bool, reason: str) -> None:
     """Have a checkpoint tried again, or give it up. ID is the checkpoint's or its turn's.
 
     --retry makes an abandoned checkpoint owed again: a running host that makes checkpoints takes it
     within seconds, else the next one that starts does, under the same id, for one more attempt. A
     checkpoint that is still owed is offered anyway; nothing is recorded then.
     """
-    if choice is None:
-        raise click.UsageError("say --retry or --abandon")
+    if retry == abandon:
+        raise click.UsageError("say --retry or --abandon" + (", not both" if retry else ""))
     with settings.reading() as ledger:
         run = owing_run(ledger, checkpoint)
     assert run.checkpoint is not None
     before = run.checkpoint.state
-    if (before == "abandoned") == (choice == "retry"):
+    if (before == "abandoned") == retry:
         with settings.deciding() as ledger:
-            if choice == "retry":
+            if retry:
                 run = retry_checkpoint(ledger, checkpoint)
             else:
                 run = abandon_checkpoint(ledger, checkpoint, reason)
     if settings.json:
         print_json(run_json(run))
     else:
-        click.echo(_told(run, before, choice))
+        click.echo(_told(run, before, retry=retry))
 
 
-def _told(run: Run, before: str, choice: str) -> str:
+def _told(run: Run, before: str, *, retry: bool) -> str:
     assert run.checkpoint is not None
     name = f"checkpoint {run.checkpoint.id} of turn {run.turn}"
-    if choice == "retry" and before == "abandoned":
+    if retry and before == "abandoned":
         return (
             f"{name} is owed again; a running host that makes checkpoints takes it, or the next one to start"
         )
-    if choice == "retry":
+    if retry:
         return f"{name} is still owed ({before}), so it is offered anyway; nothing was recorded"
     if before == "abandoned":
         return f"{name} was given up already; nothing was recorded"

@@ -93,6 +93,8 @@ def frame(ctx: click.Context) -> None:
 
 def _run(frame: Frame, arguments: Sequence[str]) -> int:
     """Run one command; the exit code. Prints errors as one line, never a traceback."""
+    if sys.stdout is None:  # closed by whoever started this: only the exit code is wanted
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (until this process ends)
     try:
         code = _answer(frame, arguments)
         sys.stdout.flush()
@@ -100,6 +102,10 @@ def _run(frame: Frame, arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         _forget_stdout()
         return FINE
+    except OSError as error:
+        _forget_stdout()
+        words = f"the output cannot be written: {error.strerror or error}; no ledger was harmed by that"
+        return _fail(f"{PROGRAM}: {words}", UNREADABLE)
 
 
 def _answer(frame: Frame, arguments: Sequence[str]) -> int:
@@ -119,8 +125,10 @@ def _answer(frame: Frame, arguments: Sequence[str]) -> int:
         return _fail(f"{path}: {_without_stop(error.format_message())}; see `{path} --help`", USAGE)
     except click.ClickException as error:
         return _fail(f"{PROGRAM}: {_without_stop(error.format_message())}", USAGE)
-    except BrokenPipeError:
-        raise
+    except OSError as error:
+        if error.filename is None:  # no file of ours: the output, as files are told by their names
+            raise
+        return _fail(*_explained(error))
     except Exception as error:
         return _fail(*_explained(error))
 
@@ -135,9 +143,12 @@ def _explained(error: Exception) -> tuple[str, int]:
         return f"{PROGRAM}: {error}", _code_of(error)
     if os.environ.get(TRACEBACK):
         raise error
-    text = f"{type(error).__name__}: {error}"
     if isinstance(error, OSError):
-        return f"{PROGRAM}: {text}", UNREADABLE
+        return (
+            f"{PROGRAM}: {error.filename}: {error.strerror}; check the path and the permissions",
+            UNREADABLE,
+        )
+    text = f"{type(error).__name__}: {error}"
     advice = f"a mistake of this program, please report it (set {TRACEBACK}=1 to see where)"
     return f"{PROGRAM}: {text}; {advice}", UNREADABLE
 

@@ -30,7 +30,9 @@ class Settings:
     @property
     def ledger_url(self) -> str:
         """The ledger to use: `--ledger`, else `$TURN_LEDGER_URL`, else a file in this directory."""
-        return self.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+        if self.url is not None:  # also an empty one: it is a mistake, and another ledger is not meant
+            return self.url
+        return os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
     def reading(self) -> Ledger:
         """The ledger, or an exported file, opened read-only. Raises the store's errors."""

@@ -13,7 +13,7 @@ from turn_projections.by_hand import recover_by_hand, to_recover
 from turn_projections.recovery import Recovery
 
 
-@click.command(epilog=example("turn-ledger recover", "turn-ledger recover --of web-1 --assume-dead"))
+@click.command(epilog=example("turn-ledger recover", "turn-ledger recover --of marked-1 --assume-dead"))
 @click.option("--of", metavar="HOST", help="Only turns of this host.")
 @click.option("--assume-dead", is_flag=True, help="Do not wait for the proof that a server has stopped.")
 @common_options

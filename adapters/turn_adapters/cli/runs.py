@@ -26,7 +26,9 @@ def command(settings: Settings, state: Any, only_open: bool, conversation: str |
     """List current runs, newest start first."""
     with settings.reading() as ledger:
         runs = ledger.runs(state=state, only_open=only_open, conversation=conversation, limit=limit)
-        print_runs(runs, json=settings.json, nothing="no such runs")
+        chosen = state is not None or only_open or conversation is not None
+        nothing = "no such runs" if chosen else "no turn is recorded in this ledger yet"
+        print_runs(runs, json=settings.json, nothing=nothing)
         if limit and len(runs) == limit and not settings.json:
             click.echo(f"the newest {limit} are shown; --limit 0 shows all", err=True)
         return 3 if unreadable(ledger) else 0

@@ -30,6 +30,8 @@ def command(settings: Settings, turn: str, verdict: Verdict, reason: str) -> Non
     The cause is `operator`. A turn that a shutdown marked belongs to `recover`. A queued turn whose host
     is over can be settled as cancelled.
     """
+    if not reason.strip():
+        raise click.UsageError("--reason is empty; say why, it is kept with the end")
     with settings.reading() as ledger:
         check_settle(ledger, turn, verdict)
     with settings.deciding() as ledger:

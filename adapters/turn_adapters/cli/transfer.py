@@ -62,10 +62,15 @@ def import_command(settings: Settings, file: BinaryIO) -> None:
     if settings.json:
         print_json(msgspec.to_builtins(imported))
     else:
-        click.echo(
-            f"imported {imported.events} events of {imported.turns} turns and {imported.hosts} hosts, "
-            f"up to position {imported.position}"
+        events, turns, hosts = (
+            f"{count} {name}{'s' if count != 1 else ''}"
+            for count, name in (
+                (imported.events, "event"),
+                (imported.turns, "turn"),
+                (imported.hosts, "host"),
+            )
         )
+        click.echo(f"imported {events} of {turns} and {hosts}, up to position {imported.position}")
 
 
 def _damaged(ledger: Inspection) -> dict[str, str]:

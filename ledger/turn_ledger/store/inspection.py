@@ -224,7 +224,11 @@ def _opened(path: Path, uri: str, first: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS)
     try:
         connection.execute("PRAGMA trusted_schema=OFF")
-        connection.execute(first)
+        try:
+            connection.execute(first)
+        except sqlite3.OperationalError:  # no such table: then perhaps it is no ledger at all
+            _check_header(connection, path)
+            raise
         _check_header(connection, path)
     except BaseException:
         connection.close()
@@ -235,7 +239,7 @@ def _opened(path: Path, uri: str, first: str) -> sqlite3.Connection:
 def _check_header(connection: sqlite3.Connection, path: Path) -> None:
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     if application_id != APPLICATION_ID:
-        raise NotALedger(f"{path} is no turn ledger; it was not touched")
+        raise NotALedger(f"{path} is no turn ledger; it was not touched, name another file")
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     if found > FORMAT:
         raise NewerLedger(

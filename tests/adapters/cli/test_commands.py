@@ -58,8 +58,9 @@ def test_no_runs_is_fine_and_said(tmp_path: Path) -> None:
     with World(tmp_path) as world:
         world.host("web-1").shut_down()
         answer = turn_ledger("runs", "--ledger", world.url)
+        assert turn_ledger("runs", "--open", "--ledger", world.url).out == "no such runs\n"
         assert turn_ledger("runs", "--json", "--ledger", world.url).json == []
-    assert (answer.code, answer.out) == (0, "no such runs\n")
+    assert (answer.code, answer.out) == (0, "no turn is recorded in this ledger yet\n")
 
 
 # show

@@ -1,11 +1,13 @@
 """A ledger that cannot be read: one clear line, code 3, the file untouched. Findings: code 1."""
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from command_line import Answer, turn_ledger
+from command_line import Answer, environment, turn_ledger, turn_ledger_process
 from histories import HISTORIES, World
 
 READING = (
@@ -45,7 +47,9 @@ def test_a_missing_file_is_refused_and_not_created(arguments: list[str], tmp_pat
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("turns.db", "'turns.db' is no ledger URL"),
+        ("turns.db", "'turns.db' is no ledger URL; the URL of that file is sqlite:///turns.db;"),
+        ("/srv/turns.db", "the URL of that file is sqlite:////srv/turns.db;"),
+        ("", "'' is no ledger URL; use sqlite:///turns.db"),
         ("sqlite:///", "names no file"),
         ("sqlite:///:memory:", "would not outlive the process"),
         ("postgresql://localhost/turns", "this version keeps ledgers in SQLite only"),
@@ -199,6 +203,80 @@ def test_an_unknown_checkpoint_is_a_finding(tmp_path: Path) -> None:
         answer = turn_ledger("checkpoint", "cp_0", "--retry", "--ledger", world.url)
     assert answer.code == 1
     assert "no checkpoint 'cp_0'" in answer.err
+
+
+def test_an_unknown_host_is_a_finding(tmp_path: Path) -> None:
+    with World(tmp_path) as world:
+        HISTORIES["marked"](world)
+        answer = turn_ledger("recover", "--of", "marked-l", "--ledger", world.url)
+    assert answer.code == 1
+    assert answer.err == ("turn-ledger: no host 'marked-l' in this ledger; `turn-ledger hosts` lists them\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["checkpoint", "t-completed"], "say --retry or --abandon;"),
+        (["checkpoint", "t-completed", "--retry", "--abandon"], "say --retry or --abandon, not both;"),
+        (["settle", "t-completed", "--as", "failed", "--reason", " "], "--reason is empty;"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_half_a_decision_is_a_mistake_of_usage(arguments: list[str], message: str, tmp_path: Path) -> None:
+    with World(tmp_path) as world:
+        HISTORIES["completed"](world)
+        answer = turn_ledger(*arguments, "--ledger", world.url)
+    assert answer.code == 2
+    assert message in answer.err
+
+
+@pytest.mark.parametrize("arguments", [["runs"], ["verify"], ["export"]], ids=lambda arguments: arguments[0])
+def test_another_program_s_database_is_no_ledger(arguments: list[str], tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "other.db") as connection:
+        connection.execute("CREATE TABLE songs (title TEXT)")
+    answer = refused(f"sqlite:///{tmp_path}/other.db", *arguments)
+    assert "is no turn ledger; it was not touched, name another file" in answer.err
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["runs"], ["tail"], ["--help"]], ids=lambda arguments: arguments[0])
+def test_an_output_on_a_full_disk_is_one_line(arguments: list[str], unbuffered: str, tmp_path: Path) -> None:
+    with World(tmp_path) as world:
+        HISTORIES["completed"](world)
+    with open("/dev/full", "w") as full:
+        answer = turn_ledger_process(
+            *arguments,
+            directory=tmp_path,
+            stdout=full,
+            TURN_LEDGER_URL=world.url,
+            PYTHONUNBUFFERED=unbuffered,
+        )
+    assert answer.code == 3
+    assert answer.err == (
+        "turn-ledger: the output cannot be written: No space left on device; no ledger was harmed by that\n"
+    )
+
+
+def test_a_closed_output_leaves_the_exit_code(tmp_path: Path) -> None:
+    with World(tmp_path) as world:
+        HISTORIES["marked"](world)
+    for arguments, code in ((["lost"], 1), (["runs"], 0), (["export"], 0)):
+        done = subprocess.run(
+            ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "turn_adapters.cli", *arguments],
+            env=environment(TURN_LEDGER_URL=world.url),
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (code, b"")
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with World(tmp_path) as world:
+        HISTORIES["completed"](world)
+        answer = turn_ledger("cut", "t-completed", "--to", "/dev/null/x", "--ledger", world.url)
+    assert answer.code == 3
+    assert answer.err == "turn-ledger: /dev/null/x: Not a directory; check the path and the permissions\n"
 
 
 @pytest.mark.parametrize(
