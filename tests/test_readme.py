@@ -20,12 +20,12 @@ def test_the_library_example_runs_and_does_what_its_comments_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(LIBRARY, "README.md", "exec"), {"make_snapshot": lambda checkpoint: f"saved {checkpoint}"})
+    exec(compile(LIBRARY, "README.md", "exec"), {})
     with Ledger.open("sqlite:///turns.db") as ledger:
         run = ledger.run("t1")
         assert run.state == "completed"
         assert run.checkpoint is not None
-        assert run.checkpoint.reference == f"saved {run.checkpoint.id}"
+        assert run.checkpoint.reference == f"snapshots/{run.checkpoint.id}"
         assert ledger.hosts()["web-1"].life == "stopped"
 
 
@@ -34,11 +34,10 @@ def test_the_library_example_runs_again_on_the_same_file(
 ) -> None:
     """The second run finds the turn ended: starting it again says so and records nothing new of it."""
     monkeypatch.chdir(tmp_path)
-    names = {"make_snapshot": str}
-    exec(compile(LIBRARY, "README.md", "exec"), dict(names))
+    exec(compile(LIBRARY, "README.md", "exec"), {})
     with Ledger.open("sqlite:///turns.db") as ledger:
         before = [recorded for recorded in ledger.events("t1") if type(recorded.event).__name__ != "LateFact"]
-    exec(compile(LIBRARY, "README.md", "exec"), dict(names))
+    exec(compile(LIBRARY, "README.md", "exec"), {})
     with Ledger.open("sqlite:///turns.db") as ledger:
         after = [recorded for recorded in ledger.events("t1") if type(recorded.event).__name__ != "LateFact"]
     assert after == before

@@ -12,9 +12,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
@@ -23,6 +24,8 @@ from turn_ledger.events import HOST_EVENTS, TURN_EVENTS, Event, Owner, Recorded
 
 STATE_BYTES_MAX = 65_536
 """The longest stored event, in bytes of JSON."""
+
+_NO_SUCH_VALUE = re.compile(r"Invalid enum value .* - at `\$\.data\.(?P<field>\w+)`", re.DOTALL)
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -113,7 +116,7 @@ class Codec:
             state: bytes = self._encode(envelope)
             proven = self.decoders[stored_type](state)
         except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, OverflowError) as error:
-            raise DoesNotFit(f"{kind.__name__} cannot be stored: {error}") from error
+            raise DoesNotFit(f"{kind.__name__} cannot be stored: {error}{_allowed(kind, error)}") from error
         if len(state) > STATE_BYTES_MAX:
             raise DoesNotFit(f"{kind.__name__} is {len(state)} bytes of JSON, the limit is {STATE_BYTES_MAX}")
         return state.decode(), proven.data
@@ -157,6 +160,16 @@ class Codec:
         for step in range(version, self._registry.versions[name]):
             envelope["data"] = self._registry.upcasters[name, step](envelope["data"])
         return msgspec.convert(envelope, self._envelope[self._registry.types[name]])
+
+
+def _allowed(kind: type, error: Exception) -> str:
+    """The values that a field takes, if the error is that it was given another one."""
+    found = _NO_SUCH_VALUE.fullmatch(str(error))
+    if found is None or not issubclass(kind, msgspec.Struct):
+        return ""
+    hint = get_type_hints(kind)[found["field"]]
+    values = [value for part in (hint, *get_args(hint)) for value in get_args(part) if isinstance(value, str)]
+    return f"; it is one of {', '.join(values)}"
 
 
 def digest_of(

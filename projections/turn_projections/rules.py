@@ -20,7 +20,10 @@ RULES: dict[str, Rule] = {
         "What ends a turn",
         "A turn is one admitted input and everything the assistant does until its end. It ends "
         "`completed`, `failed`, `interrupted` or `cancelled`; all but `completed` carry a cause from a "
-        "closed list.",
+        "closed list. `failed`: `provider_error`, `credential_error`, `native_abort`, `no_answer`, "
+        "`not_admitted`, `runaway` or `operator`. `interrupted`: `user_stop`, `host_shutdown`, "
+        "`observation_lost`, `superseded`, `parent_ended`, `permission_rejected` or `operator`. "
+        "`cancelled`: `conversation_closed`, `withdrawn` or `operator`.",
     ),
     "4.3.1": Rule(
         "The first end stands",

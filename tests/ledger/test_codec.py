@@ -262,6 +262,21 @@ def test_an_event_that_could_not_be_read_back_does_not_fit(event: Any) -> None:
         encode(event)
 
 
+@pytest.mark.parametrize(
+    ("event", "allowed"),
+    [
+        (e.TurnFailed(cause="crashed"), "; it is one of provider_error, credential_error, "),  # type: ignore[arg-type]
+        (e.TurnCancelled(cause="x"), "; it is one of conversation_closed, withdrawn, operator"),  # type: ignore[arg-type]
+        (e.TurnObserved(phase="asleep"), "; it is one of starting, working"),  # type: ignore[arg-type]
+        (e.TurnCompleted(evidence=Evidence(source="mail")), "Invalid enum value 'mail'"),  # type: ignore[arg-type]
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_word_that_is_not_in_the_list_is_refused_with_the_list(event: Any, allowed: str) -> None:
+    with pytest.raises(DoesNotFit, match=allowed):
+        encode(event)
+
+
 def test_an_event_fits_up_to_the_limit_and_not_beyond() -> None:
     spare = STATE_BYTES_MAX - len(encode(e.ObservationLost(why="")))
     assert len(encode(e.ObservationLost(why="x" * spare))) == STATE_BYTES_MAX
