@@ -184,12 +184,21 @@ class CorruptLedger(StoreError):
     """What is stored contradicts itself, or cannot be read.
 
     `stream` is None when the damage is not confined to one stream; then the whole ledger is refused.
+    `in_states`: it was found in the row of current state, which `Ledger.rebuild` makes from the events.
     """
 
-    def __init__(self, reason: str, *, stream: str | None = None, position: int | None = None) -> None:
+    def __init__(
+        self,
+        reason: str,
+        *,
+        stream: str | None = None,
+        position: int | None = None,
+        in_states: bool = False,
+    ) -> None:
         self.reason = reason
         self.stream = stream
         self.position = position
+        self.in_states = in_states
         where = f"stream {stream!r}" if stream else "ledger"
         at = f" at position {position}" if position is not None else ""
         super().__init__(

@@ -78,9 +78,10 @@ def verify_run(row: RunRow | None, rows: list[EventRow], codec: Codec, stream: s
         return
     position = rows[-1].position if rows else row.run.position if row else None
     if row is None:
-        raise CorruptLedger("its state row is missing", stream=stream, position=position)
+        raise CorruptLedger("its state row is missing", stream=stream, position=position, in_states=True)
     if found != row.run or row.digest != rows[-1].digest:
-        raise CorruptLedger("its state row is not what its events come to", stream=stream, position=position)
+        reason = "its state row is not what its events come to"
+        raise CorruptLedger(reason, stream=stream, position=position, in_states=True)
 
 
 def verify_hosts(snapshot: Snapshot, codec: Codec) -> None:

@@ -1,12 +1,14 @@
 """For each situation: which rules are cited, which events decided, and what would unblock the turn."""
 
+import sqlite3
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from histories import HISTORIES, World
-from turn_ledger import UnknownTurn
-from turn_ledger.events import ServerStarted
+from turn_ledger import Ledger, UnknownTurn
+from turn_ledger.events import CancelCause, FailureCause, InterruptCause, ServerStarted
 from turn_ledger.turn import checkpoint_id
 from turn_projections.by_hand import recover_by_hand
 from turn_projections.explain import Explanation, explain, explanation_json
@@ -152,11 +154,34 @@ def test_nothing_is_owed_once_the_checkpoint_is_recorded(tmp_path: Path) -> None
     assert value["unblock"] is None
 
 
+@pytest.mark.parametrize(
+    "harm",
+    ["DELETE FROM runs", "UPDATE runs SET run=replace(run, '/srv', '/tmp')", "UPDATE runs SET run='{'"],
+)
+def test_a_damaged_state_row_can_be_made_anew(harm: str, tmp_path: Path) -> None:
+    with World(tmp_path) as world:
+        turn = HISTORIES["completed"](world)
+    with sqlite3.connect(world.path) as connection:
+        connection.execute(harm)
+    with Ledger.open(world.url) as ledger:
+        explanation = explain(ledger, turn)
+    assert explanation.state == "unknown"
+    assert "`Ledger.rebuild()` makes them anew" in explanation.advice.text
+    with Ledger.open(world.url, host="repair") as ledger:
+        ledger.rebuild()
+        assert explain(ledger, turn).state == "completed"
+
+
 def test_the_state_of_a_damaged_turn_is_unknown_and_its_readable_beginning_is_told(tmp_path: Path) -> None:
     explanation = explained("damaged", tmp_path)
     assert explanation.state == "unknown"
     assert explanation.damage is not None
     assert explanation.because[0].text == "Host damaged-1 (epoch 1) started it and is its owner."
+
+
+def test_the_rules_name_every_cause() -> None:
+    for cause in (*get_args(CancelCause), *get_args(FailureCause), *get_args(InterruptCause)):
+        assert f"`{cause}`" in RULES["4.3"].text
 
 
 def test_an_unknown_turn_is_refused(tmp_path: Path) -> None:
@@ -238,7 +263,18 @@ def test_an_attempt_asked_for_by_hand_is_told_as_that(tmp_path: Path) -> None:
         cli.attempt_checkpoint(checkpoint_id(turn))
         cli.shut_down()
         explanation = explain(world.reader(), turn)
-    assert explanation.because[-1].text.startswith("Somebody asked by hand for another attempt.")
+        assert explanation.because[-1].text == (
+            "Somebody asked by hand for another attempt, counted as attempt 6. The next host that makes "
+            "checkpoints takes it."
+        )
+        host = world.host("web-9")
+        host.attempt_checkpoint(checkpoint_id(turn))
+        host.record_checkpoint(checkpoint_id(turn), reference="refs/1")
+        explanation = explain(world.reader(), turn)
+    assert [reason.text for reason in explanation.because[-2:]] == [
+        "Somebody asked by hand for another attempt, counted as attempt 6.",
+        "The checkpoint is recorded after 7 attempts: refs/1.",
+    ]
 
 
 def test_a_lost_turn_whose_server_may_be_at_work_asks_to_make_sure_first(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ class Rows:
                 f"its state row cannot be read: {error}",
                 stream=f"turn/{turn}",
                 position=events[-1].position if events else None,
+                in_states=True,
             ) from error
 
     def host(self, name: str) -> HostRow | None:

@@ -56,6 +56,13 @@ def headline(case: Case) -> str:
 def advice(case: Case) -> Advice:
     """What to do now, with the command to type if there is one."""
     run = case.run
+    if case.damage is not None and case.damage.in_states:
+        return Advice(
+            "Nothing is appended to this turn any more; the other turns go on. See the extent of the damage. "
+            "If it is state rows and nothing else, `Ledger.rebuild()` makes them anew from the events; else "
+            "put an earlier copy of the ledger back, or go on without this turn:",
+            case.command("verify"),
+        )
     if case.damage is not None:
         return Advice(
             "Nothing is appended to this turn any more; the other turns go on. See the extent of the damage, "

@@ -47,6 +47,8 @@ def _events(case: Case) -> Iterator[Reason]:
         match recorded.event:
             case e.CheckpointRequested():
                 text = f"Its end asked for its one checkpoint, {recorded.event.id}, in the same append."
+            case e.CheckpointAttempted() if _by_hand(step) and not _is_open(case, step):
+                text = _asked_by_hand(step)
             case e.CheckpointFailed():
                 again = "It can be tried again." if recorded.event.may_retry else "Trying again cannot help."
                 text = f"Attempt {recorded.event.attempt} failed: “{recorded.event.error}”. {again}"
@@ -79,14 +81,30 @@ def _absence(case: Case) -> Iterator[Reason]:
 
 def _unanswered(case: Case, step: Step) -> str:
     """An attempt without an answer: made by hand, by a host that died, or still on its way."""
-    before = step.before.checkpoint if step.before else None
-    if before is not None and before.state == "abandoned":
-        return "Somebody asked by hand for another attempt. The next host that makes checkpoints takes it."
+    if _by_hand(step):
+        return f"{_asked_by_hand(step)} The next host that makes checkpoints takes it."
     by = step.recorded.owner
     attempt = f"{at_start(named(by))} began attempt {case.run.checkpoint and case.run.checkpoint.attempts}"
     if case.owners.is_over(by):
         return f"{attempt} and died before its handler answered. The same id is offered again."
     return f"{attempt}; its handler has not answered yet."
+
+
+def _by_hand(step: Step) -> bool:
+    before = step.before.checkpoint if step.before else None
+    return before is not None and before.state == "abandoned"
+
+
+def _is_open(case: Case, step: Step) -> bool:
+    """Whether it is the attempt whose answer is still missing, which `_absence` tells."""
+    owed = case.run.checkpoint
+    attempt = step.after.checkpoint
+    return owed is not None and owed.state == "attempted" and owed == attempt
+
+
+def _asked_by_hand(step: Step) -> str:
+    attempts = step.after.checkpoint.attempts if step.after.checkpoint else 0
+    return f"Somebody asked by hand for another attempt, counted as attempt {attempts}."
 
 
 def _recorded(reference: str, owed: Checkpoint | None) -> str:
