@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from turn_adapters.cli.options import Settings, common_options, example, turn_argument
-from turn_adapters.cli.output import print_json
+from turn_adapters.cli.output import print_json, warn_of_the_living
 from turn_adapters.cli.table import Cell, Column, print_table, printable, styled, terminal_width, wrapped
 from turn_projections.explain import Explanation, explain, explanation_json
+from turn_projections.hosts import LIVING
 from turn_projections.rules import RULES
 
 
@@ -19,6 +20,8 @@ def command(settings: Settings, turn: str) -> None:
     """Explain why a turn is in its state: what decided, by which rule, what is owed, what to do."""
     with settings.reading() as ledger:
         explanation = explain(ledger, turn, url=settings.url)
+        if explanation.owner_standing in LIVING:
+            warn_of_the_living(ledger)
     print_explanation(explanation, json=settings.json)
     if explanation.damage is not None:
         raise explanation.damage

@@ -6,9 +6,9 @@ import click
 import msgspec
 
 from turn_adapters.cli.options import Settings, common_options, example
-from turn_adapters.cli.output import print_json, when
+from turn_adapters.cli.output import print_json, warn_of_the_living, when
 from turn_adapters.cli.table import Cell, Column, print_table
-from turn_projections.hosts import HostView, hosts
+from turn_projections.hosts import LIVING, HostView, hosts
 
 
 @click.command(epilog=example("turn-ledger hosts"))
@@ -22,6 +22,8 @@ def command(settings: Settings) -> None:
     """
     with settings.reading() as ledger:
         views = hosts(ledger)
+        if any(view.state in LIVING for view in views):
+            warn_of_the_living(ledger)
     if settings.json:
         print_json([msgspec.to_builtins(view) for view in views])
     elif views:

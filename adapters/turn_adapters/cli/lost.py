@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from turn_adapters.cli.options import Settings, common_options, example, position_option
-from turn_adapters.cli.output import print_runs, unreadable
+from turn_adapters.cli.output import print_runs, unreadable, warn_of_the_living
 from turn_projections.lost import lost
 
 
@@ -21,6 +21,8 @@ def command(settings: Settings, at: int | None) -> int:
     """
     with settings.reading() as ledger:
         runs = lost(ledger, at=at)
+        if at is None and len(ledger.open_runs()) > len(runs):
+            warn_of_the_living(ledger)
         print_runs(runs, json=settings.json, nothing="no turn is lost")
         if unreadable(ledger):
             return 3

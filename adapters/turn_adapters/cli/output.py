@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,17 @@ def unreadable(ledger: Ledger) -> bool:
             err=True,
         )
     return bool(turns)
+
+
+def warn_of_the_living(ledger: Ledger) -> None:
+    """Say of an exported file, which tells of living owners, that it cannot know who lives."""
+    opening = sys.modules.get("turn_adapters.opening")  # loaded if an export was opened
+    if opening is not None and isinstance(ledger, opening.ExportReader):
+        click.echo(
+            "turn-ledger: an exported file cannot tell who is alive: an owner that it does not say is over "
+            "counts as alive, also if it was killed; ask the ledger itself, or import the file",
+            err=True,
+        )
 
 
 def print_run(run: Run) -> None:

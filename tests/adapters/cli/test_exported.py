@@ -55,10 +55,23 @@ def test_it_is_named_by_its_path_or_by_a_url(form: str, exported: tuple[str, Pat
 
 def test_who_lives_is_as_it_was_recorded(exported: tuple[str, Path]) -> None:
     _, export = exported
-    explanation = turn_ledger("explain", "t-crashed", "--json", "--ledger", str(export)).json
-    assert "which is alive" in explanation["because"][1]["text"]
-    lost = turn_ledger("lost", "--json", "--ledger", str(export)).json
-    assert [run["turn"] for run in lost] == ["t-marked"]
+    explanation = turn_ledger("explain", "t-crashed", "--json", "--ledger", str(export))
+    assert "which is alive" in explanation.json["because"][1]["text"]
+    lost = turn_ledger("lost", "--json", "--ledger", str(export))
+    assert [run["turn"] for run in lost.json] == ["t-marked"]
+    hosts = turn_ledger("hosts", "--json", "--ledger", str(export))
+    assert "crashed-1" in [view["host"] for view in hosts.json if view["state"] == "alive"]
+    for answer in (explanation, lost, hosts):
+        assert "an exported file cannot tell who is alive" in answer.err
+        assert answer.err.count("\n") == 1
+
+
+def test_nothing_is_said_of_the_living_where_none_is_told_of(exported: tuple[str, Path]) -> None:
+    url, export = exported
+    for arguments in (["explain", "t-marked"], ["lost", "--at", "18"], ["runs"]):
+        assert turn_ledger(*arguments, "--ledger", str(export)).err == ""
+    for arguments in (["explain", "t-crashed"], ["lost"], ["hosts"]):
+        assert turn_ledger(*arguments, "--ledger", url).err == ""
 
 
 def test_what_is_no_export_is_refused_with_the_line(exported: tuple[str, Path]) -> None:
