@@ -220,6 +220,7 @@ def read_scenario(row: bytes, line: int = 1) -> Scenario:
         raise ScenarioError(line, f"not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ScenarioError(line, "a scenario is a JSON object")
+    _check_keys(data, ("id", "facts", "expect"), "a scenario", line)
     id = data.get("id")
     if not isinstance(id, str) or not id.strip() or len(id) > ID_LENGTH_MAX:
         raise ScenarioError(line, f'"id" must be a text of 1 to {ID_LENGTH_MAX} characters')
@@ -260,6 +261,7 @@ def read_fact(text: Any, line: int = 1) -> Fact:
 def _expectation(data: Any, id: str, line: int) -> Expectation:
     if not isinstance(data, dict):
         raise ScenarioError(line, f'"expect" of {id} must be an object')
+    _check_keys(data, ("state", "checkpoints", "audit"), f'"expect" of {id}', line)
     state = _by_turn(data.get("state", {}), "state", id, line)
     checkpoints = _by_turn(data.get("checkpoints", {}), "checkpoints", id, line)
     audit = data.get("audit", "")
@@ -270,6 +272,16 @@ def _expectation(data: Any, id: str, line: int) -> Expectation:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ScenarioError(line, f"{id} expects {value!r} checkpoints of {turn}; that is no number")
     return Expectation(state, checkpoints, audit if isinstance(audit, str) else "")
+
+
+def _check_keys(data: dict[str, Any], read: tuple[str, ...], what: str, line: int) -> None:
+    """Other keys may hold anything; but one that is nearly a key that is read is a slip."""
+    for key in data:
+        near = get_close_matches(key, read, n=1, cutoff=0.8) if key not in read else []
+        if near and near[0] not in data:
+            raise ScenarioError(
+                line, f"{what} has the key {key!r}, which is not read; did you mean {near[0]!r}?"
+            )
 
 
 def _by_turn(data: Any, what: str, id: str, line: int) -> dict[str, Any]:

@@ -106,6 +106,8 @@ def test_a_ledger_that_was_kept_before_is_not_played_on(file: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ('{"id":"X","facts":[],"expects":{}}', "line 1: a scenario has the key 'expects', which is not read"),
+        ('{"id":"X","facts":[],"expect":{"states":{}}}', "line 1: \"expect\" of X has the key 'states'"),
         ('{"id":"X","facts":["prompt.acepted"]}', "line 1: unknown fact 'prompt.acepted'; did you mean"),
         (f"{json.dumps(OPEN)}\n{{", "line 2: not JSON"),
         ('{"facts":[]}', 'line 1: "id" must be a text'),
