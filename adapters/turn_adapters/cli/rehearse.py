@@ -24,7 +24,11 @@ _ODD = re.compile(r"[^\w.-]|^\.+")
 @click.command(epilog=example("turn-ledger rehearse incidents.jsonl", "turn-ledger rehearse - --timeline"))
 @click.argument("file", type=click.File("rb"))
 @click.option("--only", metavar="ID", multiple=True, help="Only this scenario; may be given again.")
-@click.option("--timeline", is_flag=True, help="Print what was recorded, fact by fact, of those not ok.")
+@click.option(
+    "--timeline",
+    is_flag=True,
+    help="Print what was recorded, fact by fact, of those not ok; with --only of all that it names.",
+)
 @click.option(
     "--keep",
     metavar="DIR",
@@ -49,7 +53,7 @@ def command(
     if settings.json:
         print_json([_json(each) for each in done])
     else:
-        _print(done, timeline=timeline)
+        _print(done, told=[each for each in done if timeline and (only or not each.ok)])
     return 0 if all(each.ok for each in done) else 1
 
 
@@ -71,15 +75,14 @@ def _json(done: Rehearsed) -> dict[str, Any]:
     return {"id": done.scenario.id, "state": done.state, "checkpoints": done.checkpoints, "ok": done.ok}
 
 
-def _print(done: list[Rehearsed], *, timeline: bool) -> None:
+def _print(done: list[Rehearsed], *, told: list[Rehearsed]) -> None:
+    """The table, and the timelines of those that are to be told."""
     print_table(_COLUMNS, [_cells(each) for each in done])
-    failed = [each for each in done if not each.ok]
-    if timeline:
-        for each in failed:
-            click.echo("")
-            click.echo(styled(each.scenario.id, "head"))
-            print_table((Column("fact"), Column("recorded", fixed=False)), list(_rows(each)))
-    click.echo(f"{len(done) - len(failed)} of {len(done)} scenarios are as expected")
+    for each in told:
+        click.echo("")
+        click.echo(styled(each.scenario.id, "head"))
+        print_table((Column("fact"), Column("recorded", fixed=False)), list(_rows(each)))
+    click.echo(f"{sum(each.ok for each in done)} of {len(done)} scenarios are as expected")
 
 
 _COLUMNS = (

@@ -89,6 +89,12 @@ def test_the_timeline_tells_what_was_recorded_fact_by_fact(file: Path) -> None:
     assert not any("TurnInterrupted" in line for line in lines)
 
 
+def test_the_timeline_of_one_that_is_named_is_told_also_when_it_is_as_expected(file: Path) -> None:
+    answer = turn_ledger("rehearse", str(file), "--only", "good", "--timeline")
+    assert "prompt.accepted" in answer.out
+    assert "good" not in turn_ledger("rehearse", str(file), "--timeline").out.splitlines()
+
+
 def test_a_ledger_that_is_kept_can_be_looked_at(file: Path, tmp_path: Path) -> None:
     turn_ledger("rehearse", str(file), "--only", "bad", "--keep", str(tmp_path / "kept"))
     answer = turn_ledger("runs", "--json", "--ledger", f"sqlite:///{tmp_path}/kept/bad/ledger.db")
