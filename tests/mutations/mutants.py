@@ -15,7 +15,9 @@ ADAPTERS = "adapters/turn_adapters"
 
 CORE = "tests/properties/test_core.py"
 MACHINE = "tests/properties/test_machine.py"
-HAND_OVER = f"{MACHINE}::TestHandOver"
+SUPERSEDING = f"{MACHINE}::TestSuperseding"
+MARKING = f"{MACHINE}::TestMarking"
+HALFWAY = f"{MACHINE}::TestHalfway"
 ON_SQLITE = f"{MACHINE}::TestOnSQLite"
 RECOVERY = "tests/properties/test_recovery.py"
 KEEPING = "tests/properties/test_keeping.py"
@@ -220,7 +222,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{LEDGER}/work.py",
         "if holder.turn == command.turn or not self._still_open(holder.turn):",
         "if holder.turn == command.turn or holder.turn in self._runs:",
-        first=HAND_OVER,
+        first=SUPERSEDING,
     ),
     _mutant(
         "children not ended",
@@ -256,7 +258,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{LEDGER}/epochs.py",
         '        if run.state == "stopped":\n            continue\n',
         '        if run.state != "running":\n            continue\n',
-        first=MACHINE,
+        first=MARKING,
     ),
     _mutant(
         "a name lives twice",
@@ -277,7 +279,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{LEDGER}/host.py",
         "unfinished_stops=state.unfinished_stops if state else (),",
         "unfinished_stops=(),",
-        first=HAND_OVER,
+        first=HALFWAY,
     ),
     # Integrity
     _mutant(
@@ -371,7 +373,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{PROJECTIONS}/recovery.py",
         "elif run.owner is not None and _was_stopping(run.owner, hosts):",
         "elif run.owner is None:",
-        first=HAND_OVER,
+        first=HALFWAY,
     ),
     _mutant(
         "dead hosts not put on record",

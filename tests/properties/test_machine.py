@@ -31,15 +31,28 @@ class OrderlyMachine(Machine):
     faults = False
 
 
-class HandOverMachine(Machine):
-    """Little but hosts that stop, some halfway, and turns that take another one's place."""
+class SupersedingMachine(Machine):
+    """Little but turns that take another one's place, marked ones too, on one host."""
 
-    turns = tuple(f"t{number}" for number in range(1, 9))
+    hosts = ("web-1",)
     workspaces = ("/w", "/w/sub")
-    only = (
-        *("starts", "takes_over", "stops_accepting", "shuts_down", "dies", "recovers"),
-        *("start", "start_child", "supersede", "complete"),
-    )
+    only = ("marks_open_turns", "start", "supersede", "complete")
+    faults = False
+
+
+class MarkingMachine(Machine):
+    """Little but turns that are lost, found again, and marked, on one host."""
+
+    hosts = ("web-1",)
+    only = ("start", "lose", "resume", "marks_open_turns")
+    faults = False
+
+
+class HalfwayMachine(Machine):
+    """Little but shutdowns that begin, and the next host that takes them up."""
+
+    hosts = ("web-1",)
+    only = ("start", "stops_accepting", "takes_over", "recovers")
     faults = False
 
 
@@ -59,7 +72,11 @@ TestPlain = Machine.TestCase
 TestPlain.settings = examples(quick=150)
 TestOrderly = OrderlyMachine.TestCase
 TestOrderly.settings = examples(quick=100)
-TestHandOver = HandOverMachine.TestCase
-TestHandOver.settings = examples(quick=100)
+TestSuperseding = SupersedingMachine.TestCase
+TestSuperseding.settings = examples(quick=50)
+TestMarking = MarkingMachine.TestCase
+TestMarking.settings = examples(quick=50)
+TestHalfway = HalfwayMachine.TestCase
+TestHalfway.settings = examples(quick=50)
 TestOnSQLite = SQLiteMachine.TestCase
 TestOnSQLite.settings = examples(quick=30)
