@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -96,19 +97,17 @@ class Gate:
                 self._process.kill()
                 raise
 
+        async def step() -> T:
+            return await self.step("store", now)
+
         before, after = self._latency(), self._latency()
-        if not before and not after:
-            await trio.lowlevel.checkpoint()
-            with trio.CancelScope(shield=not abandon):
-                return await self.step("store", now)
-
-        async def slowly() -> T:
-            await trio.sleep(before)
-            outcome = await self.step("store", now)
-            await trio.sleep(after)
+        with trio.CancelScope(shield=not abandon):
+            await self._starting(before, step)
+            outcome = await (step() if self._is_quiet("store") else self.apart(step, abandon=abandon))
+            if after:
+                await trio.sleep(after)
+                self.check()
             return outcome
-
-        return await self.apart(slowly, abandon=abandon)
 
     async def apart(self, call: Callable[[], Awaitable[T]], *, abandon: bool) -> T:
         """Have something done that goes on when its caller is cancelled; with `abandon` he leaves it."""
@@ -137,6 +136,21 @@ class Gate:
         return outcomes[0]  # type: ignore[no-any-return]
 
     # Helpers.
+
+    async def _starting(self, seconds: float, call: Callable[[], Awaitable[object]]) -> None:
+        """Wait until a call takes effect. Who is cancelled meanwhile leaves it to go on by itself."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        until = trio.current_time() + seconds
+        try:
+            await trio.sleep_until(until)
+        except trio.Cancelled:
+            if seconds:
+                self._outside.start_soon(_later, until, call)
+            raise
+
+    def _is_quiet(self, way: Way) -> bool:
+        """Whether the next step takes no time: nothing is planned for it, and the process does not hang."""
+        return trio.current_time() >= self._hung_until and (way, self.steps[way] + 1) not in self._triggers
 
     async def _awake(self) -> None:
         self.check()
@@ -174,3 +188,10 @@ class Gate:
         if not self._store_latency or self.chance.random() < 0.5:
             return 0.0
         return self.chance.random() * self._store_latency
+
+
+async def _later(until: float, call: Callable[[], Awaitable[object]]) -> None:
+    """What nobody waits for any more happens all the same; what becomes of it, nobody hears."""
+    await trio.sleep_until(until)
+    with suppress(Exception, Killed):
+        await call()

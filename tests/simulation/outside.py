@@ -7,7 +7,7 @@ one who sent it still waits for the answer.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
@@ -212,13 +212,11 @@ class MoodyStore(MemoryStore):
         self._mood = mood
         self._witness = witness
 
-    @contextmanager
-    def read(self) -> Iterator[Snapshot]:
+    def read(self) -> AbstractContextManager[Snapshot]:
         if self._mood.is_away:
             self._witness.unreadable_at = trio.current_time()
             raise StoreUnavailable("the simulated store is away")
-        with super().read() as snapshot:
-            yield snapshot
+        return super().read()
 
     @contextmanager
     def write(self, *, busy_seconds: float | None = None) -> Iterator[Writer]:

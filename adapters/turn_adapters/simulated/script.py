@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -175,7 +176,7 @@ def _parse_step(text: str) -> Step:
     kind = STEPS.get(word)
     if kind is None:
         raise ValueError(f"no step {word!r} in a script; there are {', '.join(STEPS)}")
-    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    fields = _fields(kind)
     values: dict[str, Any] = {}
     for pair in pairs:
         name, is_pair, value = pair.partition("=")
@@ -186,3 +187,8 @@ def _parse_step(text: str) -> Step:
         else:
             values[name] = msgspec.convert(value, fields[name], strict=False)
     return kind(**values)
+
+
+@cache
+def _fields(kind: type[Step]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
