@@ -11,6 +11,7 @@ import multiprocessing
 import random
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from typing import NamedTuple
 
 from simulation.plan import make_plan, plan_as_text, read_plan
 from simulation.play import Report, play
@@ -49,32 +50,47 @@ def _replay(report: Report) -> int:
 
 def _campaign(seconds: float, jobs: int) -> int:
     began = time.monotonic()
-    plays = failures = 0
-    turn_hours = 0.0
+    played: list[_Played] = []
+    failures = 0
     chance = random.SystemRandom()
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        running: set[Future[tuple[int, float, list[str]]]] = set()
+        running: set[Future[_Played]] = set()
         while running or time.monotonic() < began + seconds:
             while len(running) < 2 * jobs and time.monotonic() < began + seconds:
                 running.add(pool.submit(_play, chance.randrange(SEED_MAX)))
             done, running = wait(running, return_when=FIRST_COMPLETED)
-            for seed, hours, texts in (each.result() for each in done):
-                plays += 1
-                turn_hours += hours
-                if texts:
+            for each in (future.result() for future in done):
+                played.append(each)
+                if each.violations:
                     failures += 1
-                    print(f"seed {seed} broke a rule: {texts[0]}", flush=True)
+                    print(f"seed {each.seed} broke a rule: {each.violations[0]}", flush=True)
                     if failures <= SHOWN_MAX:
-                        print(explain(play(make_plan(seed))), flush=True)
-    minutes = (time.monotonic() - began) / 60
-    print(f"{plays} seeds, {failures} of them broke a rule; {turn_hours:,.0f} turn-hours", end="")
-    print(f" in {minutes:.1f} minutes ({turn_hours / minutes:,.0f} a minute)")
+                        print(explain(play(make_plan(each.seed))), flush=True)
+    print(f"{failures} of {len(played)} seeds broke a rule")
+    hours, steps = sum(each.turn_hours for each in played), sum(each.steps for each in played)
+    minutes = sum(each.cpu_seconds for each in played) / 60
+    print(
+        f"{hours:,.0f} turn-hours and {steps:,} steps outside in {minutes:.1f} minutes of processor time: "
+        f"{hours / minutes:,.0f} and {steps / minutes:,.0f} a minute"
+    )
     return 1 if failures else 0
 
 
-def _play(seed: int) -> tuple[int, float, list[str]]:
+class _Played(NamedTuple):
+    """What is kept of one play."""
+
+    seed: int
+    violations: list[str]
+    turn_hours: float
+    steps: int
+    cpu_seconds: float
+
+
+def _play(seed: int) -> _Played:
+    began = time.process_time()
     report = play(make_plan(seed))
-    return seed, report.turn_seconds / 3600, [violation.text for violation in report.violations]
+    violations = [violation.text for violation in report.violations]
+    return _Played(seed, violations, report.turn_seconds / 3600, report.steps, time.process_time() - began)
 
 
 def explain(report: Report) -> str:

@@ -296,6 +296,7 @@ FOLDERS = (
     ("a", "a", "a"),
     ("a",),
     tuple("abcdefgh"),
+    tuple(f"project-{number}" for number in range(30)),
 )
 
 
@@ -305,7 +306,7 @@ class _Maker:
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
-        self.tempo = chance.choice((0.2, 1.0, 1.0, 5.0, 5.0, LONG_TEMPO))
+        self.tempo = chance.choice((0.2, 1.0, 1.0, 5.0, LONG_TEMPO, LONG_TEMPO))
         self.folders = chance.choice(FOLDERS)
         self.names = chance.choice((1, 1, 2, 2, 3))
         self.servers: Servers = chance.choice(("own", "own", "shared_directory", "attached"))
