@@ -41,6 +41,8 @@ class UnreadableExport(StoreError):
 class ExportReader(Ledger):
     """An exported file, open for reading. Use `open_export`."""
 
+    can_tell_the_living = False
+
     _directory: tempfile.TemporaryDirectory[str]
 
     @classmethod

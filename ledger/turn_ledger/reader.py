@@ -25,6 +25,9 @@ LOG_PAGE_SIZE = 1_000
 class Reader:
     """The reading half of `Ledger`. Every call reads one consistent state and waits for nobody."""
 
+    can_tell_the_living = True
+    """Whether `is_alive` has anything to go by. An exported file has not."""
+
     def __init__(self, store: Store, codec: Codec) -> None:
         self._store = store
         self._codec = codec

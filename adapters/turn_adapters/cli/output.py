@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +46,7 @@ def unreadable(ledger: Ledger) -> bool:
 
 def warn_of_the_living(ledger: Ledger) -> None:
     """Say of an exported file, which tells of living owners, that it cannot know who lives."""
-    opening = sys.modules.get("turn_adapters.opening")  # loaded if an export was opened
-    if opening is not None and isinstance(ledger, opening.ExportReader):
+    if not ledger.can_tell_the_living:
         click.echo(
             "turn-ledger: an exported file cannot tell who is alive: an owner that it does not say is over "
             "counts as alive, also if it was killed; ask the ledger itself, or import the file",
