@@ -122,7 +122,7 @@ import pytest
 
 from turn_adapters.opening import open_export
 from turn_ledger import Ledger, Run
-from turn_ledger.turn import evolve
+from turn_ledger.evolve import evolve
 
 TURN = {turn!r}
 SLICE = Path(__file__).with_name({slice!r})

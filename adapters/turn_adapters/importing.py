@@ -23,11 +23,12 @@ from turn_adapters.jsonlines import LINE_BYTES_MAX, Header, decode_event, decode
 from turn_ledger.codec import CODEC, REGISTRY, STATE_BYTES_MAX, digest_of
 from turn_ledger.errors import CorruptLedger, Refused
 from turn_ledger.events import Recorded
+from turn_ledger.evolve import evolve
 from turn_ledger.host import HostState, evolve_host
 from turn_ledger.loading import LoadWriter, load_into
 from turn_ledger.store.port import EventRow, HostRow, RunRow
 from turn_ledger.streams import HOST, TURN, host_stream, turn_stream
-from turn_ledger.turn import Run, evolve
+from turn_ledger.turn import Run
 from turn_ledger.work import ID_LENGTH_MAX
 from turn_projections.judge import judge_end, judge_host, judge_turn
 

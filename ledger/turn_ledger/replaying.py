@@ -14,10 +14,11 @@ from typing import Any
 from turn_ledger.codec import CODEC, Codec
 from turn_ledger.errors import CorruptLedger
 from turn_ledger.events import Event, Owner
+from turn_ledger.evolve import first, fold
 from turn_ledger.host import HostState, evolve_host
 from turn_ledger.store.port import HistoryRow
 from turn_ledger.streams import HOST, TURN
-from turn_ledger.turn import Run, first, fold
+from turn_ledger.turn import Run
 
 
 class Replay:

@@ -8,9 +8,10 @@ from itertools import groupby
 from turn_ledger.codec import Codec, digest_of
 from turn_ledger.errors import CorruptLedger
 from turn_ledger.events import Recorded
+from turn_ledger.evolve import fold
 from turn_ledger.host import HostState, evolve_host
 from turn_ledger.store.port import EventRow, HostRow, RunRow, Snapshot
-from turn_ledger.turn import Run, fold
+from turn_ledger.turn import Run
 
 TURN = "turn/"
 HOST = "host/"

@@ -33,10 +33,11 @@ from turn_ledger.errors import (
     WorkspaceBusy,
 )
 from turn_ledger.events import Event, HostEvent, Owner, Recorded, TurnEvent
+from turn_ledger.evolve import evolve
 from turn_ledger.host import HostState, evolve_host
 from turn_ledger.store.port import EventRow, HostRow, RunRow, Writer
 from turn_ledger.streams import host_stream, turn_stream, verify_run
-from turn_ledger.turn import Run, evolve
+from turn_ledger.turn import Run
 
 ID_LENGTH_MAX = 512
 WORKSPACE_LENGTH_MAX = 4_096

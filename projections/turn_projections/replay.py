@@ -17,12 +17,13 @@ import msgspec
 from turn_ledger.codec import CODEC
 from turn_ledger.errors import CorruptLedger, LedgerError
 from turn_ledger.events import Recorded
+from turn_ledger.evolve import evolve
 from turn_ledger.host import HostState
 from turn_ledger.reader import LOG_PAGE_SIZE, Reader
 from turn_ledger.replaying import Replay
 from turn_ledger.store.port import EventRow
 from turn_ledger.streams import TURN
-from turn_ledger.turn import Run, evolve
+from turn_ledger.turn import Run
 from turn_projections.timeline import Step, timeline
 
 HISTORY_PAGE_SIZE = 5_000

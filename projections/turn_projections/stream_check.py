@@ -14,11 +14,12 @@ import msgspec
 from turn_ledger.codec import REGISTRY, Codec, digest_of
 from turn_ledger.errors import CorruptLedger
 from turn_ledger.events import Recorded
+from turn_ledger.evolve import evolve
 from turn_ledger.host import HostState, evolve_host
 from turn_ledger.inspection import StoredEvent, StoredState
 from turn_ledger.store.port import EventRow
 from turn_ledger.streams import HOST, TURN
-from turn_ledger.turn import Run, evolve
+from turn_ledger.turn import Run
 from turn_projections.judge import Objection, judge_end, judge_host, judge_turn
 
 FOUND_MAX = 1_000

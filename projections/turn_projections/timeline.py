@@ -14,9 +14,10 @@ import msgspec
 from turn_ledger.codec import CODEC
 from turn_ledger.errors import CorruptLedger, UnknownTurn
 from turn_ledger.events import Recorded
+from turn_ledger.evolve import evolve
 from turn_ledger.reader import Reader
 from turn_ledger.streams import checked, turn_stream, verify_run
-from turn_ledger.turn import Run, evolve
+from turn_ledger.turn import Run
 
 _EVERY_EVENT = frozenset({"version", "position"})
 

@@ -29,7 +29,8 @@ from turn_ledger import commands as c
 from turn_ledger import events as e
 from turn_ledger.commands import Command
 from turn_ledger.events import TURN_EVENTS, Phase, TurnEvent
-from turn_ledger.turn import CHECKPOINT_COLUMN_OF, CHECKPOINT_TABLE, COLUMN_OF, TABLE, evolve
+from turn_ledger.evolve import evolve
+from turn_ledger.turn import CHECKPOINT_COLUMN_OF, CHECKPOINT_TABLE, COLUMN_OF, TABLE
 
 DESIGN = """
 | state      | Queued         | Started        | Observed, Steered | StopRequested | Lost       | Resumed | Stopped | Completed, Failed      | Interrupted  | Cancelled    |

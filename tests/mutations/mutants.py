@@ -108,14 +108,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "resumed turn stays with its old owner",
-        f"{LEDGER}/turn.py",
+        f"{LEDGER}/evolve.py",
         '    put(run, "owner", recorded.owner)\n    if event.generation:',
         "    if event.generation:",
         first=MACHINE,
     ),
     _mutant(
         "a late fact ends its turn's phase",
-        f"{LEDGER}/turn.py",
+        f"{LEDGER}/evolve.py",
         '    put(run, "late_facts", run.late_facts + 1)\n',
         '    put(run, "late_facts", run.late_facts + 1)\n    put(run, "phase", None)\n',
         first=CORE,

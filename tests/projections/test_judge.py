@@ -13,8 +13,9 @@ import turn_ledger.events as e
 from given import OWNER, STARTED, fold, recorded
 from turn_ledger import Evidence, LedgerError, Run, checkpoint_id
 from turn_ledger.decide import decide
+from turn_ledger.evolve import evolve
 from turn_ledger.host import evolve_host
-from turn_ledger.turn import COLUMN_OF, ENDS, LATE_FACTS_MAX, STATES, TABLE, State, Verdict, evolve
+from turn_ledger.turn import COLUMN_OF, ENDS, LATE_FACTS_MAX, STATES, TABLE, State, Verdict
 from turn_projections.judge import judge_end, judge_host, judge_turn
 
 T = "t1"

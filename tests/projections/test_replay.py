@@ -8,7 +8,7 @@ import pytest
 
 from histories import HISTORIES, START, World
 from turn_ledger import CorruptLedger, UnknownTurn
-from turn_ledger.turn import evolve
+from turn_ledger.evolve import evolve
 from turn_projections.replay import BadPosition, position_at, run_at, state_at, walk
 from turn_projections.stepping import Stepper
 from turn_projections.timeline import Step

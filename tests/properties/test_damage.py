@@ -17,11 +17,12 @@ from msgspec.structs import replace
 from trials import examples, on
 from turn_ledger import CorruptLedger, Ledger
 from turn_ledger.codec import Codec, digest_of
+from turn_ledger.evolve import evolve
 from turn_ledger.store.port import EventRow, RunRow
 from turn_ledger.testing import MemoryDatabase, MemoryStore, Story, World, stories
 from turn_ledger.testing.memory_rows import content_of
 from turn_ledger.testing.steps import Step, lose, observe, request_stop, start, starts, steer
-from turn_ledger.turn import Run, evolve
+from turn_ledger.turn import Run
 from turn_projections import recover
 from turn_projections.verify import verify
 

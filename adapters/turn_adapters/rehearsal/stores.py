@@ -22,9 +22,9 @@ from turn_adapters.rehearsal.records import OLD_RECORDS
 from turn_ledger import CorruptLedger, Ledger, LedgerError, Recorded, StoreError, VersionConflict
 from turn_ledger.codec import Codec
 from turn_ledger.commands import CompleteTurn, RecordCheckpoint, StartTurn
+from turn_ledger.evolve import evolve
 from turn_ledger.run import checkpoint_id
 from turn_ledger.store import harm
-from turn_ledger.turn import evolve
 from turn_ledger.units import Change, change, start
 from turn_ledger.view import Tracking
 from turn_projections.follow import ViewMismatch, follow, rebuild

@@ -9,8 +9,9 @@ from turn_ledger import commands as c
 from turn_ledger.commands import Command, Input
 from turn_ledger.decide import decide
 from turn_ledger.events import Recorded, TurnEvent
+from turn_ledger.evolve import evolve
 from turn_ledger.testing.steps import Step
-from turn_ledger.turn import Run, evolve
+from turn_ledger.turn import Run
 
 
 class Core:

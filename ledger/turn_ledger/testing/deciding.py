@@ -18,7 +18,8 @@ from turn_ledger.commands import Command
 from turn_ledger.decide import decide
 from turn_ledger.errors import LedgerError
 from turn_ledger.events import Owner, Recorded, TurnEvent
-from turn_ledger.turn import Run, evolve
+from turn_ledger.evolve import evolve
+from turn_ledger.turn import Run
 
 TURN = "t1"
 OWNER = Owner(host="web-1", epoch=1)

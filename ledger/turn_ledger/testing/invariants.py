@@ -33,6 +33,7 @@ from typing import Any
 from turn_ledger import events as e
 from turn_ledger.codec import Codec
 from turn_ledger.events import Event, Owner, Recorded
+from turn_ledger.evolve import evolve
 from turn_ledger.host import HostState, evolve_host
 from turn_ledger.reader import Reader
 from turn_ledger.testing.model import OPEN
@@ -45,7 +46,7 @@ from turn_ledger.testing.turn_invariants import (
     check_late_facts,
     check_size,
 )
-from turn_ledger.turn import Run, evolve
+from turn_ledger.turn import Run
 
 ROWS_MAX = 1 << 40
 

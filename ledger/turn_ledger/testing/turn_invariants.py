@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from turn_ledger import events as e
 from turn_ledger.events import Recorded
+from turn_ledger.evolve import evolve
 from turn_ledger.reader import Reader
 from turn_ledger.testing.telling import differences, fail, name_of, turns_of
-from turn_ledger.turn import Run, evolve
+from turn_ledger.turn import Run
 
 LATE_FACTS_MAX = 16
 OBSERVED_MAX = 16
