@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterator
 
 from turn_adapters.jsonlines import FORMAT, Header, encoded, event_line
 from turn_adapters.redaction import Redactor
-from turn_ledger.codec import CODEC
+from turn_ledger.codec import CODEC, digest_of
 from turn_ledger.errors import CorruptLedger, Refused
 from turn_ledger.events import Recorded, TurnStoppedByShutdown
 from turn_ledger.inspection import CONVERSATION, REDACTED, Inspection, StoredEvent, inspect, legible
@@ -17,6 +18,9 @@ from turn_projections.verify import Verification
 
 ROWS_IN_MEMORY_MAX = 20_000
 """Up to so many events of a selection are put in order in memory; more are found by reading the log."""
+
+STREAMS_AT_HAND_MAX = 20_000
+"""Of so many streams the last digest is kept in memory; that of another one is looked up again."""
 
 
 class UnknownConversation(Refused):
@@ -41,7 +45,8 @@ def export(
 
     `conversation`: only its turns, with their children and parents wherever those are, and the hosts
     that wrote to them. `redact`: see `turn_adapters.redaction`. `without`: streams to leave out. Raises
-    `UnknownConversation`, and `CorruptLedger` at an event that cannot be exported.
+    `UnknownConversation`, and `CorruptLedger` at an event that cannot be exported, or that is not what was
+    recorded.
     """
     if isinstance(source, Reader):
         with inspect(source) as inspection:
@@ -75,8 +80,10 @@ def slice_lines(
         )
     )
     has_claims = REDACTED in marks
+    chain = _Chain(source)
     for stored in _rows(source, streams, until):
         if not without or legible(stored.row.stream) not in without:
+            chain.prove(stored)
             claim = source.claim(stored.row.position) if has_claims else None
             yield _line(stored, redactor, claim)
 
@@ -133,6 +140,40 @@ def _rows(source: Inspection, streams: Collection[str] | None, until: int) -> It
         if len(rows) > ROWS_IN_MEMORY_MAX:
             return (stored for stored in source.log(until=until) if stored.row.stream in streams)
     return iter(sorted(rows, key=lambda stored: stored.row.position))
+
+
+class _Chain:
+    """The digests of the streams that are being exported: what does not fit could not be imported again."""
+
+    def __init__(self, source: Inspection) -> None:
+        self._source = source
+        self._ends: OrderedDict[str, tuple[int, str]] = OrderedDict()
+
+    def prove(self, stored: StoredEvent) -> None:
+        """Prove that the event is the next of its stream. Raises `CorruptLedger`."""
+        row = stored.row
+        if stored.fault:
+            raise _damaged(row, stored.fault)
+        version, digest = self._end(row)
+        if row.version != version + 1:
+            raise _damaged(row, f"version {row.version} follows version {version}")
+        try:
+            is_sound = digest_of(digest, *row[:5]) == row.digest
+        except UnicodeError:  # bytes that are no text were never recorded
+            is_sound = False
+        if not is_sound:
+            raise _damaged(row, "this event, or the digest before it, is not what was recorded")
+        self._ends[row.stream] = row.version, row.digest
+        self._ends.move_to_end(row.stream)
+        if len(self._ends) > STREAMS_AT_HAND_MAX:
+            self._ends.popitem(last=False)
+
+    def _end(self, row: EventRow) -> tuple[int, str]:
+        """The version and digest before an event of a stream."""
+        if row.stream in self._ends or row.version == 1:
+            return self._ends.get(row.stream, (0, ""))
+        before = [each.row for each in self._source.stream(row.stream) if each.row.position < row.position]
+        return (before[-1].version, before[-1].digest) if before else (0, "")
 
 
 def _line(stored: StoredEvent, redactor: Redactor | None, claim: str | None) -> bytes:

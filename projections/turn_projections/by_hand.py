@@ -77,7 +77,10 @@ def settle_by_hand(ledger: Ledger, turn: str, verdict: Verdict, reason: str) -> 
 
 
 def owing_run(ledger: Reader, checkpoint: str) -> Run:
-    """The run that owes a checkpoint, by the checkpoint's id or the turn's. Raises `UnknownCheckpoint`."""
+    """The run that owes a checkpoint, by the checkpoint's id or the turn's.
+
+    Raises `UnknownCheckpoint`, and `IllegalTransition` for a turn that owes none, or none any more.
+    """
     with ledger.snapshot() as snapshot:
         turn = snapshot.turn_of_checkpoint(checkpoint)
     try:
@@ -85,11 +88,20 @@ def owing_run(ledger: Reader, checkpoint: str) -> Run:
     except UnknownTurn:
         raise UnknownCheckpoint(checkpoint) from None
     if run.checkpoint is None:
-        raise UnknownCheckpoint(checkpoint)
+        raise IllegalTransition(run.turn, run.state, "a decision on its checkpoint", _why_none(run))
     if run.checkpoint.state == "recorded":
         detail = f"its checkpoint is recorded: {run.checkpoint.reference}"
         raise IllegalTransition(run.turn, run.state, "another attempt or its abandonment", detail)
     return run
+
+
+def _why_none(run: Run) -> str:
+    """Why a turn owes no checkpoint."""
+    if not run.is_root:
+        return f"a child owes none, its parent {run.parent!r} does"
+    if not run.is_ended:
+        return "it owes one from its end on"
+    return "it never started, so it owes none"
 
 
 def retry_checkpoint(ledger: Ledger, checkpoint: str) -> Run:

@@ -171,8 +171,13 @@ def _differences(found: Run | HostState, expected: Run | HostState | None) -> st
     if expected is None or type(found) is not type(expected):
         return "they come to nothing"
     differing = [
-        f"{name} is {getattr(found, name)!r} and should be {getattr(expected, name)!r}"
+        f"{name} is {_plain(getattr(found, name))} and should be {_plain(getattr(expected, name))}"
         for name in found.__struct_fields__
         if getattr(found, name) != getattr(expected, name)
     ]
     return "; ".join(differing)
+
+
+def _plain(value: object) -> str:
+    """As it stands in the state row, for whoever looks there; damage may have made it anything."""
+    return msgspec.json.encode(value, enc_hook=repr).decode(errors="backslashreplace")

@@ -53,6 +53,18 @@ def test_the_first_line_is_the_format_and_the_ledger(sound: Path) -> None:
         assert json.loads(first)["ledger"] == reader.id
 
 
+def test_a_digest_that_is_not_at_hand_any_more_is_looked_up(
+    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = exported(sound)
+    monkeypatch.setattr("turn_adapters.export.STREAMS_AT_HAND_MAX", 1)
+    assert exported(sound) == whole
+    path = copied(sound, tmp_path)
+    change(path, "UPDATE events SET digest=digest || '0' WHERE stream='turn/t-completed' AND version=3")
+    with pytest.raises(CorruptLedger, match="is not what was recorded"):
+        exported(path)
+
+
 def test_each_event_has_these_keys_in_the_order_of_positions(sound: Path) -> None:
     lines = [json.loads(line) for line in exported(sound).splitlines()[1:]]
     for line in lines:

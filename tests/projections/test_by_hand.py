@@ -223,11 +223,18 @@ def test_a_recorded_checkpoint_is_neither_retried_nor_given_up(tmp_path: Path) -
             abandon_checkpoint(ledger, checkpoint_id(turn), "no")
 
 
-@pytest.mark.parametrize("name", ["child", "running", "withdrawn"])
-def test_what_owes_no_checkpoint_has_none(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("child", "a child owes none"),
+        ("running", "it owes one from its end on"),
+        ("withdrawn", "it never started"),
+    ],
+)
+def test_what_owes_no_checkpoint_has_none(name: str, why: str, tmp_path: Path) -> None:
     with World(tmp_path) as world:
         turn = HISTORIES[name](world)
-        with pytest.raises(UnknownCheckpoint):
+        with pytest.raises(IllegalTransition, match=why):
             owing_run(world.reader(), turn)
 
 

@@ -54,7 +54,8 @@ def command(keep: Path | None, simulated: bool) -> None:
     if story.failures:
         click.echo(f"{story.failures} of the claims above did not hold.", err=True)
         sys.exit(1)
-    click.echo("Everything above held." + (f" Look around in {keep}." if keep else ""))
+    where = f"Look around in {keep}." if keep else "With --keep DIR its files stay, to look around in."
+    click.echo(f"Everything above held. {where}")
 
 
 def _binary() -> str:

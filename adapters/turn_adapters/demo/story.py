@@ -254,7 +254,7 @@ async def _second_host(story: Story, plan: HostPlan, turn: str, workspace: Path)
         same and head == await _git(workspace, "rev-parse", "HEAD"),
         "the branch, the index and the files in the workspace are as they were",
     )
-    story.tell(f"git log -1 {ref}")
+    story.tell(f"$ git log -1 {ref}   (in the workspace)")
     story.quote(await _git(workspace, "log", "-1", "--format=%s%n%n%b", ref))
 
 

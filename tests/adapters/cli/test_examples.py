@@ -1,14 +1,14 @@
 """The examples in the help of each command run."""
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
 from command_line import turn_ledger
-from histories import World
+from damage import sound_ledger
+from damage import url as url_of
 from turn_adapters.cli import main
 
 NEED_MORE = {"demo", "rehearse", "import", "cut", "tail"}
@@ -16,10 +16,8 @@ NEED_MORE = {"demo", "rehearse", "import", "cut", "tail"}
 
 
 @pytest.fixture(name="url", scope="module")
-def _url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with World(tmp_path_factory.mktemp("examples")) as world:
-        world.all()
-        yield world.url
+def _url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return url_of(sound_ledger(tmp_path_factory.mktemp("examples")))
 
 
 def commands() -> dict[str, click.Command]:

@@ -165,8 +165,17 @@ def test_export_of_one_conversation(sound: Path) -> None:
     assert (answer.code, answer.out) == (1, "")
 
 
-def test_export_of_a_damaged_ledger_stops_or_salvages(ledger: Path, tmp_path: Path) -> None:
-    change(ledger, "UPDATE events SET state='{}' WHERE position=1")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE events SET state='{}' WHERE position=1",
+        "UPDATE events SET state=replace(state, '\"id\"', ' \"id\"') WHERE position=1",
+        "UPDATE events SET digest=digest || '0' WHERE position=1",
+    ],
+    ids=["undecodable", "other words", "another digest"],
+)
+def test_export_of_a_damaged_ledger_stops_or_salvages(damage: str, ledger: Path, tmp_path: Path) -> None:
+    change(ledger, damage)
     answer = turn_ledger("export", "--ledger", url(ledger))
     assert answer.code == 3
     assert "position 1" in answer.err
