@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from turn_ledger import Evidence, Ledger
-from turn_ledger.testing import Killed, LedgerHost, LedgerMachine, Story, World, in_memory, run_machine
+from turn_ledger import Evidence, Ledger, checkpoint_id
+from turn_ledger.reader import Reader
+from turn_ledger.testing import Fault, Killed, LedgerHost, LedgerMachine, Story, World, in_memory, run_machine
 from turn_ledger.testing.steps import complete, dies, recovers, shuts_down, start, starts, trouble
 from turn_ledger.testing.world import Connect, Recover
 from turn_projections import recover
@@ -96,6 +97,37 @@ def test_a_broken_host_is_found(broken: type[LedgerHost]) -> None:
             return recover(ledger)
 
     with pytest.raises(AssertionError):
+        run_machine(Machine, settings=UNSHRUNK)
+
+
+def test_a_checkpoint_handler_that_is_not_idempotent_is_found() -> None:
+    class Saves(LedgerHost):
+        def __init__(self, ledger: Ledger, made: list[str]) -> None:
+            super().__init__(ledger)
+            self.made = made
+
+        def attempt_checkpoint(self, turn: str) -> None:
+            owed = self.ledger.attempt_checkpoint(checkpoint_id(turn)).checkpoint
+            if owed is not None and owed.state == "attempted":
+                self.made.append(owed.id)
+                self.ledger.record_checkpoint(owed.id, reference=f"refs/{len(self.made)}")
+
+    class Machine(LedgerMachine):
+        only = ("starts", "dies", "start", "complete", "attempt_checkpoint", "trouble")
+        hostile = False
+        compared = ("state", "cause", "owner")
+
+        def __init__(self) -> None:
+            self.made: list[str] = []
+            super().__init__()
+
+        def make_host(self, ledger: Ledger) -> LedgerHost:
+            return Saves(ledger, self.made)
+
+        def check(self, ledger: Reader) -> None:
+            assert len(self.made) == len(set(self.made)), "a second snapshot of one checkpoint"
+
+    with pytest.raises(AssertionError, match="a second snapshot"):
         run_machine(Machine, settings=UNSHRUNK)
 
 
@@ -191,6 +223,19 @@ def test_a_refusal_that_a_rule_asks_for_must_not_be_swallowed_unless_that_is_all
     with pytest.raises(AssertionError, match="went through, and must be refused: UnknownTurn"):
         Machine.replay(story)
     LenientMachine.replay(story)
+
+
+def test_a_host_that_died_behind_its_last_append_is_known_to_be_over() -> None:
+    LedgerMachine.replay(
+        Story(
+            starts("web-1"),
+            start("web-1", "t1", conversation="c1", workspace="/w"),
+            starts("web-2"),
+            trouble("web-1", Fault("commit", "kill", after=True)),
+            shuts_down("web-1"),
+            complete("web-2", "t1"),  # a late fact: its owner is over
+        )
+    )
 
 
 def test_a_recovery_that_nobody_gave_is_said() -> None:

@@ -39,6 +39,8 @@ CHECKPOINT_STEPS = {
 COMPARED = ("state", "cause", "owner", "checkpoint")
 LIFE_STEPS = ("stops_accepting", "marks_open_turns", "ends_epoch", "shuts_down")
 
+_LIVES = {"alive": "alive", "stopping": "stopping", "stopped": "over", "expired": "over"}
+
 
 @dataclass
 class Turn:
@@ -287,6 +289,11 @@ class Expected:
                 if what in compared and must != says[what]:
                     found.append(f"the {what} of turn {name!r} should be {must}, and is {says[what]}")
         return found
+
+    def knows_the_hosts(self, ledger: Reader) -> bool:
+        """Whether the ledger says of each host's newest epoch what it must."""
+        says = {name: (host.epoch, _LIVES[host.life]) for name, host in ledger.hosts().items()}
+        return says == {name: (host.epoch, host.life) for name, host in self.hosts.items()}
 
     def adopt(self, ledger: Reader, what: Collection[str]) -> None:
         """Take these of each turn as the ledger says: the rules for what comes next build on them."""

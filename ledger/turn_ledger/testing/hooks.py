@@ -134,20 +134,29 @@ class HookedMachine(RuleBasedStateMachine):
         """The turns that have a checkpoint."""
         return [name for name, turn in self.expected.turns.items() if turn.checkpoint != "none"]
 
+    @property
+    def unsettled(self) -> list[str]:
+        """The turns whose checkpoint is still to be made."""
+        owed = ("requested", "attempted")
+        return [name for name, turn in self.expected.turns.items() if turn.checkpoint in owed]
+
 
 Step_ = TypeVar("Step_", bound=Callable[..., None])
 
 
 def step(
-    condition: Callable[[HookedMachine], object], **arguments: st.SearchStrategy[Any]
+    condition: Callable[[HookedMachine], object],
+    *,
+    parts: Collection[str] = (),
+    **arguments: st.SearchStrategy[Any],
 ) -> Callable[[Step_], Step_]:
-    """A rule that is played if the machine's `only` names it and the condition holds."""
+    """A rule that is played if the machine's `only` names it, or all its parts, and the condition holds."""
 
     def decorate(function: Step_) -> Step_:
-        name = function.__name__
+        names = {*parts} or {function.__name__}
 
         def is_played(machine: HookedMachine) -> bool:
-            return (machine.only is None or name in machine.only) and bool(condition(machine))
+            return (machine.only is None or names <= {*machine.only}) and bool(condition(machine))
 
         as_rule: Any = rule(**arguments)  # type: ignore[call-overload]
         played: Step_ = precondition(is_played)(as_rule(function))
@@ -173,6 +182,7 @@ NEW = _drawn(lambda machine: _mostly(machine.unknown, machine.known))
 TURN = _drawn(lambda machine: _mostly(machine.known, machine.unknown if machine.hostile else ()))
 OPEN = _drawn(lambda machine: _mostly(machine.open, machine.known))
 OWING = _drawn(lambda machine: _mostly(machine.owing, machine.known))
+UNSETTLED = _drawn(lambda machine: machine.unsettled)
 CONVERSATION = _drawn(lambda machine: machine.conversations)
 WORKSPACE = _drawn(lambda machine: machine.workspaces)
 
@@ -195,6 +205,10 @@ def is_hostile(machine: HookedMachine) -> bool:
 
 def owes(machine: HookedMachine) -> bool:
     return bool(machine.owing) and has_hosts(machine)
+
+
+def can_die_saving(machine: HookedMachine) -> bool:
+    return bool(machine.unsettled) and has_faults(machine)
 
 
 def can_repeat(machine: HookedMachine) -> bool:

@@ -32,9 +32,11 @@ from turn_ledger.testing.hooks import (
     OPEN,
     OWING,
     TURN,
+    UNSETTLED,
     WHO,
     WORKSPACE,
     HookedMachine,
+    can_die_saving,
     can_recover,
     can_repeat,
     has_faults,
@@ -179,6 +181,12 @@ class LedgerMachine(HookedMachine):
     @step(owes, who=WHO, turn=OWING)
     def abandon_checkpoint(self, who: str, turn: str) -> None:
         self.play(steps.abandon_checkpoint(who, turn))
+
+    @step(can_die_saving, parts=("trouble", "attempt_checkpoint"), who=WHO, turn=UNSETTLED, death=v.deaths())
+    def dies_in_an_attempt(self, who: str, turn: str, death: Fault) -> None:
+        """The moment that idempotent handlers are for; the two steps would seldom meet by chance."""
+        self.play(steps.trouble(who, death))
+        self.play(steps.attempt_checkpoint(who, turn))
 
     # The world
 

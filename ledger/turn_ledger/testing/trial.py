@@ -159,8 +159,9 @@ class Trial:
             expected.processes.pop(step.who, None)
         if error is None:
             possible.reverse()
-        fitting = (each for each in possible if not each.differences(self.ledger, self._compared))
-        self.expected = next(fitting, possible[0])
+        fitting = [each for each in possible if not each.differences(self.ledger, self._compared)]
+        fitting.sort(key=lambda each: not each.knows_the_hosts(self.ledger))
+        self.expected = fitting[0] if fitting else possible[0]
 
     def _let_faults_pass(self, step: Step) -> None:
         """A fault is for the next step of a host, whether that met it or not."""

@@ -81,6 +81,11 @@ def faults() -> st.SearchStrategy[Fault]:
     )
 
 
+def deaths() -> st.SearchStrategy[Fault]:
+    """The process dies at one of the next commits, before it took effect or after."""
+    return st.builds(lambda at, after: Fault("commit", "kill", at, after), st.integers(1, 2), st.booleans())
+
+
 def facts(turn: str = "t1") -> st.SearchStrategy[Any]:
     """Commands with which an observer reports what an assistant server says of a turn."""
     rejected = InterruptTurn(turn=turn, cause="permission_rejected")
