@@ -69,6 +69,11 @@ async def child(host: Host, workspace: str) -> None:
     await _checkpointed(host)
 
 
+async def recover(host: Host, workspace: str) -> None:
+    """What the next start does of a turn that was shut down: not a flow from a prompt on."""
+    await _checkpointed(host)
+
+
 async def _busy(host: Host, workspace: str) -> None:
     await host.send("chat", "[[hang]]", workspace=workspace, turn=TURN)
     await _until(host, lambda run: run.native_message is not None)

@@ -1,4 +1,4 @@
-"""kill -9 of the host at any point between two appends, and inside the checkpoint handler (rule 11)."""
+"""kill -9 of the host at its commits, and inside the checkpoint handler (rule 11)."""
 
 from __future__ import annotations
 
@@ -121,14 +121,29 @@ async def test_killed_at_any_append_of_a_recovery(
     pytest.fail("the recovery does not end")
 
 
+@pytest.mark.parametrize(("before", "every"), [(False, 2), (True, 4)], ids=["behind", "before"])
 @pytest.mark.parametrize("flow", FLOWS)
-async def test_killed_by_the_kernel_behind_any_append_of_a_flow(
-    tmp_path: Path, clock: Clock, flow: str
+async def test_killed_by_the_kernel_at_a_commit_of_a_flow(
+    tmp_path: Path, clock: Clock, flow: str, before: bool, every: int
 ) -> None:
     """In real processes. The simulated server dies with its host and keeps no history."""
-    ends = await _die(tmp_path, flow=flow)
-    assert len(ends) > 6
+    ends = await _die(tmp_path, flow=flow, before=before, every=every)
+    assert len(ends) > 6 / every
     assert [is_killed for _, is_killed in ends] == [True] * (len(ends) - 1) + [False]
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["behind", "before"])
+async def test_killed_by_the_kernel_at_a_commit_of_a_recovery(
+    tmp_path: Path, clock: Clock, before: bool
+) -> None:
+    """A turn that was shut down ends once and owes one checkpoint, wherever its recovery was killed."""
+    ends = await _die(tmp_path, flow="recover", before=before, every=2)
+    assert len(ends) > 2
+    assert [is_killed for _, is_killed in ends] == [True] * (len(ends) - 1) + [False]
+    for path, _ in ends:
+        async with simulated_stage(path.parent) as stage:
+            assert (stage.run(TURN).state, stage.run(TURN).cause) == ("interrupted", "host_shutdown")
+            assert len(stage.requests(TURN)) == 1
 
 
 @pytest.mark.parametrize("flow", ["complete", "stop", "close"])
@@ -148,5 +163,5 @@ async def _die(directory: Path, **plan: object) -> list[tuple[Path, bool]]:
     ends = [(Path(line["path"]), bool(line["killed"])) for line in said]
     for path, _ in ends:
         async with simulated_stage(path.parent) as stage:
-            await after_the_next_start(stage, str(plan["flow"]))
+            await after_the_next_start(stage, "shut_down" if plan["flow"] == "recover" else str(plan["flow"]))
     return ends
