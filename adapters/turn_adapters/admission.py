@@ -91,9 +91,14 @@ async def send(
     if known is not None and when_busy == "steer":
         when_busy = "queue"  # it has its place, and would run twice if it joined the open turn too
     if known is None:
-        steered = await _steered_before(runtime, conversation, prompt)
+        joined = await _joined_before(runtime, conversation, prompt)
+        steered = await _steered_before(runtime, joined, prompt) if joined is not None else None
         if steered is not None:
             return steered
+        if joined is not None:
+            prompt = _anew(prompt)
+    elif known.input_id == _anew(prompt).id:
+        prompt = _anew(prompt)
     supersedes: str | None = None
     earlier = await _open_turn(runtime, conversation)
     if earlier is not None:
@@ -296,11 +301,8 @@ async def _steer(runtime: Runtime, live: LiveTurn, prompt: Prompt) -> Sent | Non
     return Sent(run=run, new=False, steered=True)
 
 
-async def _steered_before(runtime: Runtime, conversation: str, prompt: Prompt) -> Sent | None:
-    """The answer for a prompt that joined a turn earlier: sent again, it is no turn of its own.
-
-    None: it never joined one, or it did not arrive at the server before that turn ended.
-    """
+async def _joined_before(runtime: Runtime, conversation: str, prompt: Prompt) -> Run | None:
+    """The turn that a prompt joined earlier; None: it never joined one."""
 
     def joined() -> Run | None:
         for run in runtime.ledger.runs(conversation=conversation, limit=RUNS_LOOKED_AT_MAX):
@@ -311,8 +313,15 @@ async def _steered_before(runtime: Runtime, conversation: str, prompt: Prompt) -
                 return run
         return None
 
-    run = await runtime.writer.call(joined)
-    if run is None or run.native_session is None:
+    return await runtime.writer.call(joined)
+
+
+async def _steered_before(runtime: Runtime, run: Run, prompt: Prompt) -> Sent | None:
+    """The answer for a prompt that joined this turn earlier: sent again, it is no turn of its own.
+
+    None: nobody answered it before that turn ended.
+    """
+    if run.native_session is None:
         return None
     assistant = runtime.require_assistant()
     record = await assistant.record(run.native_session, prompt.id)
@@ -323,6 +332,16 @@ async def _steered_before(runtime: Runtime, conversation: str, prompt: Prompt) -
         with live.steered():
             await assistant.steer(live.session, prompt)
     return Sent(run=run, new=False, steered=True)
+
+
+def _anew(prompt: Prompt) -> Prompt:
+    """The prompt as another input, for one that joined a turn and was not answered there.
+
+    The server may have it under its old id, behind newer inputs: it would keep that place, and the server
+    begins with its newest input, whichever it is asked for.
+    """
+    stem = hashlib.sha256(f"{prompt.id} anew".encode()).hexdigest()[:26]
+    return Prompt(id=f"msg_{stem}", part_id=f"prt_{stem}", text=prompt.text)
 
 
 async def _queue(runtime: Runtime, turn: str, waiting: WaitingPrompt) -> Sent:

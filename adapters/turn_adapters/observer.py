@@ -122,6 +122,7 @@ async def _without_answer(runtime: Runtime, live: LiveTurn, record: NativeRecord
     now = trio.current_time()
     if record.busy or record.kind == "busy":
         live.absent_since = live.lost_since = None
+        await _record_progress(runtime, live)  # of a session that was deleted only the stream still tells
         return
     if record.kind == "absent":
         if not live.is_begun:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 import trio
 
+from cord import Unwilling
 from stage import Clock, CordLedger, SimulatedStage
 from turn_adapters.assistant import Prompt, SpawnCallback
 from turn_adapters.ending import StopNotConfirmed
@@ -275,6 +276,22 @@ class TestAPromptThatJoinedATurn:
             assert (again.run.turn, again.steered, again.new) == (into, True, False)
         assert [run.turn for run in simulated.reader.runs()] == [into]
 
+    async def test_and_was_not_answered_there_runs_when_it_is_sent_again_and_not_what_came_later(
+        self, simulated: SimulatedStage, clock: Clock | None
+    ) -> None:
+        """The server keeps an input at its place, and begins with the newest, whichever it is asked for."""
+        async with simulated.host() as host:
+            puppet = await simulated.puppet(host)
+            await simulated.send(host, "answer", turn="t2", when_busy="steer")
+            puppet.error()
+            await simulated.settled(simulated.reader.runs()[0].turn)
+            later = await simulated.send(host, "refused", turn="t3")
+            assert (await simulated.settled(later)).state == "failed"
+            assert await simulated.send(host, "answer", turn="t2") == "t2"
+            assert (await host.wait("t2")).state == "completed"
+        (session,) = simulated.world.sessions.values()
+        assert len([row for row in session.rows if row.parent == simulated.run(later).input_id]) == 1
+
     async def test_keeps_its_place_when_it_was_queued(
         self, simulated: SimulatedStage, clock: Clock | None
     ) -> None:
@@ -290,24 +307,34 @@ class TestAPromptThatJoinedATurn:
 async def test_a_record_that_cannot_be_stored_in_a_shutdown_is_not_read_again_without_a_pause(
     simulated: SimulatedStage, clock: Clock | None
 ) -> None:
-    class Full(CordLedger):
-        is_full = False
-
-        def submit(self, units: Sequence[Any], *, busy_seconds: float | None = None) -> list[Any]:
-            if Full.is_full:
-                raise StoreUnavailable("the disk is full")
-            return super().submit(units, busy_seconds=busy_seconds)
-
-    async with simulated.host(ledger=Full) as host:
+    async with simulated.host(ledger=Unwilling) as host:
+        assert isinstance(host.ledger, Unwilling)
         puppet = await simulated.puppet(host)
         puppet.retry()
         await trio.sleep(1.5)
-        Full.is_full = True
+        host.ledger.is_full = True
         puppet.busy()
         puppet.done()
         before = len(simulated.called("record"))
         await host.shutdown()
         assert len(simulated.called("record")) - before < 100
+
+
+async def test_what_the_stream_says_of_a_deleted_session_is_recorded_and_not_asked_for_again_and_again(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    async with simulated.host() as host:
+        puppet = await simulated.puppet(host)
+        await trio.sleep(2.0)
+        puppet.retry()
+        await trio.sleep(0.1)
+        simulated.world.delete(puppet.session)
+        puppet.busy()  # within a second of what was recorded last
+        before = len(simulated.called("record"))
+        await trio.sleep(60.0)
+        (run,) = simulated.reader.runs()
+        assert run.phase == "working"
+        assert len(simulated.called("record")) - before < 30
 
 
 async def test_work_that_another_hosts_server_may_still_do_is_saved_when_that_server_is_proven_gone(
