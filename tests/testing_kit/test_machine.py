@@ -10,7 +10,18 @@ from hypothesis import HealthCheck, Phase, settings
 from turn_ledger import Evidence, Ledger, checkpoint_id
 from turn_ledger.reader import Reader
 from turn_ledger.testing import Fault, Killed, LedgerHost, LedgerMachine, Story, World, in_memory, run_machine
-from turn_ledger.testing.steps import complete, dies, recovers, shuts_down, start, starts, trouble
+from turn_ledger.testing.steps import (
+    complete,
+    dies,
+    recovers,
+    resume,
+    shuts_down,
+    start,
+    starts,
+    stops_accepting,
+    takes_over,
+    trouble,
+)
 from turn_ledger.testing.world import Connect, Recover
 from turn_projections import recover
 
@@ -234,6 +245,18 @@ def test_a_host_that_died_behind_its_last_append_is_known_to_be_over() -> None:
             trouble("web-1", Fault("commit", "kill", after=True)),
             shuts_down("web-1"),
             complete("web-2", "t1"),  # a late fact: its owner is over
+        )
+    )
+
+
+def test_a_host_that_stops_takes_over_no_turn_that_would_escape_its_marks() -> None:
+    LedgerMachine.replay(
+        Story(
+            starts("web-1"),
+            start("web-1", "t1", conversation="c1", workspace="/w"),
+            takes_over("web-1"),
+            stops_accepting("web-1"),
+            resume("web-1", "t1"),  # refused
         )
     )
 

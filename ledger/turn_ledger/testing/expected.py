@@ -95,6 +95,9 @@ class Expected:
         host = self.hosts[owner[0]]
         return owner[1] < host.epoch or host.life == "over"
 
+    def _is_stopping(self, me: tuple[str, int]) -> bool:
+        return self.hosts[me[0]].life == "stopping"
+
     # What is refused
 
     def refusal(self, step: Step) -> type[LedgerError] | None:
@@ -123,6 +126,8 @@ class Expected:
             return UnknownTurn
         if turn.is_open and turn.owner != me and not self.is_over(turn.owner):
             return NotOwner  # 4.8
+        if step.what == "resume" and turn.is_open and turn.owner != me and self._is_stopping(me):
+            return NotAccepting  # 4.4.1: it would escape the marks
         cause = step.options.get("cause")
         if turn.state == "queued":
             return None if step.what == "cancel" else IllegalTransition
@@ -160,7 +165,7 @@ class Expected:
             return NotOwner
         if turn is not None and not is_same:
             return IllegalTransition
-        if self.hosts[me[0]].life == "stopping":
+        if self._is_stopping(me):
             return NotAccepting  # 4.4.1
         if new.parent is not None:
             parent = self.turns.get(new.parent)
