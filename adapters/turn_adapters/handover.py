@@ -42,8 +42,10 @@ async def run_turn(runtime: Runtime, live: LiveTurn, prompt: Prompt, supersedes:
 async def _wait_until_idle(runtime: Runtime, live: LiveTurn) -> None:
     """An input that is handed into a session at work would join what runs there, so it waits.
 
-    What moves in the session after a Stop is aborted again: its reason is recorded.
+    What moves in the session after a Stop is aborted again: its reason is recorded. The pauses double up to
+    `poll_seconds`, because a server may ignore its aborts for as long as it likes.
     """
+    pause_seconds = runtime.options.abort_again_seconds
     while not live.closed.is_set() and not runtime.is_stopping:
         with suppress(AssistantError):  # asked again
             assistant = runtime.require_assistant()
@@ -55,7 +57,8 @@ async def _wait_until_idle(runtime: Runtime, live: LiveTurn) -> None:
             before = [run for run in runs if run.native_session == live.session and run.is_ended]
             if before and before[0].stop_requested is not None:
                 await assistant.abort(live.session)
-        await trio.sleep(runtime.options.abort_again_seconds)
+        await trio.sleep(pause_seconds)
+        pause_seconds = max(pause_seconds, min(2 * pause_seconds, runtime.options.poll_seconds))
 
 
 async def _wait_for_checkpoint(runtime: Runtime, turn: str) -> None:

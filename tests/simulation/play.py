@@ -168,7 +168,6 @@ class Play:
                 self._stop(act)
             case p.Close():
                 conversation = self._conversation(act.conversation)
-                self.witness.may_hold.add(conversation)
                 self._call(
                     act,
                     f"close {conversation}",
@@ -221,8 +220,6 @@ class Play:
                 shares_workspace=act.shares_workspace,
             )
 
-        if act.again is not None:
-            self.witness.sent_again.add(turn)
         self._call(act, f"send {turn}", send)
 
     def _stop(self, act: p.Stop) -> None:
@@ -230,7 +227,6 @@ class Play:
         if not runs:
             return
         run = runs[max(0, len(runs) - 1 - act.back)]
-        self.witness.may_hold.add(run.conversation)
         process = self._choose(act.host)
         if process is not None:
             self.stop(process, run.turn, act.patience_seconds)
@@ -332,7 +328,6 @@ class Play:
         if not works:
             return
         world, work = works[act.session % len(works)]
-        self.witness.outsider(work.session.id, act.what)
         match act.what:
             case "abort":
                 work.abort()
@@ -444,7 +439,6 @@ class Play:
                 if not process.is_working:
                     continue
                 if run.state == "queued":
-                    self.witness.check_queue(process, run)
                     process.call(f"withdraw {run.turn}", _withdraw(run.turn), None)
                     break
                 if run.is_open and run.is_root and process.owner == run.owner:

@@ -212,7 +212,6 @@ class HostProcess:
     async def _shut_down(self, how: ShutDown) -> None:
         assert self.host is not None
         began = trio.current_time()
-        hung = self.gate
         try:
             self.shutdown = await self.host.shutdown(
                 deadline_seconds=how.deadline_seconds, drain_seconds=how.drain_seconds
@@ -220,7 +219,7 @@ class HostProcess:
         except StaleOwner:
             pass
         finally:
-            self.play.witness.shut_down(self, trio.current_time() - began, how.deadline_seconds, hung)
+            self.play.witness.shut_down(self, trio.current_time() - began, how.deadline_seconds)
             self._leaves.set()
 
     def end_server(self) -> None:

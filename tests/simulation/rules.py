@@ -150,7 +150,7 @@ class History:
                 and other.end is not None
                 and getattr(other.end, "cause", None) == "superseded"
             )
-            is_held = other.holds_workspace and _are_nested(turn.workspace, other.workspace)
+            is_held = other.holds_workspace and are_nested(turn.workspace, other.workspace)
             if is_held and not turn.shares and not is_superseded:
                 yield f"{name} starts in a workspace that {other_name} holds"
 
@@ -189,5 +189,6 @@ def check_ledger(database: MemoryDatabase) -> Iterator[str]:
                 yield f"{run.turn} is open, and nobody takes care of it ({hosts.keys()})"
 
 
-def _are_nested(one: str, other: str) -> bool:
+def are_nested(one: str, other: str) -> bool:
+    """Whether two folders are the same, or one is inside the other."""
     return (one + "/").startswith(other + "/") or (other + "/").startswith(one + "/")

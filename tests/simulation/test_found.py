@@ -509,3 +509,20 @@ async def test_a_stream_that_breaks_after_a_long_silence_is_opened_again(
         assert len(simulated.world.processes) == 1
         turn = await simulated.send(host, "answer")
         assert (await host.wait(turn)).state == "completed"
+
+
+async def test_a_server_that_ignores_its_aborts_for_long_is_asked_less_and_less_often(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    async with simulated.host() as host:
+        puppet = await simulated.puppet(host)
+        puppet.lose_aborts()
+        await host.stop(simulated.reader.runs()[0].turn)
+        await trio.sleep(120.0)  # until the runtime has given its work up
+        turn = await simulated.send(host, "answer")
+        await trio.sleep(60.0)
+        before = len(simulated.called("abort"))
+        await trio.sleep(600.0)
+        assert 0 < len(simulated.called("abort")) - before < 200
+        puppet.lose_aborts(0)
+        assert (await host.wait(turn)).state == "completed"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import trio
 
-from simulation.rules import History, check_ledger
+from simulation.rules import ENDS, History, are_nested, check_ledger
 from turn_adapters.checkpoints import CheckpointTask
 from turn_adapters.simulated import Call, SimulatedWorld
 from turn_adapters.simulated.native import Input, NativeSession, Row, read_record
@@ -53,9 +53,6 @@ class Witness:
         self.scope = trio.CancelScope()
         self.violations: list[Violation] = []
         self.history: list[str] = []
-        self.may_hold: set[str] = set()
-        """The conversations in which a Stop or a close may have held the queue."""
-        self.sent_again: set[str] = set()
         self.unstoppable: set[str] = set()
         """The inputs whose aborts had no effect for longer than the runtime is bound to try."""
         self.too_late: set[str] = set()
@@ -71,7 +68,6 @@ class Witness:
         self._ended_at: dict[str, float] = {}
         self._called_by: dict[str, Owner] = {}
         self._aborted: defaultdict[str, list[float]] = defaultdict(list)
-        self._interfered: defaultdict[str, set[str]] = defaultdict(set)
 
     # Telling.
 
@@ -107,7 +103,7 @@ class Witness:
             name = type(recorded.event).__name__
             if kind == "turn" and name == "TurnStarted":
                 self._started_at[turn] = trio.current_time()
-            if kind == "turn" and turn in self._started_at and name in _ENDS:
+            if kind == "turn" and turn in self._started_at and isinstance(recorded.event, ENDS):
                 self._ended_at.setdefault(turn, trio.current_time())
         for text in self._ledger.commit(events):
             self.violation(text)
@@ -155,10 +151,6 @@ class Witness:
                     continue
                 self.violation(f"{call.server} aborts {run.turn}, and no intent is durable")
 
-    def outsider(self, session: str, what: str) -> None:
-        """Somebody else does something to a session."""
-        self._interfered[session].add(what)
-
     def work_begins(
         self, world: SimulatedWorld, process: Process, session: NativeSession, input_id: str
     ) -> None:
@@ -185,7 +177,7 @@ class Witness:
             moving = self._run_of_input(input_id)
             if moving is None or moving.shares_workspace or moving.turn == run.turn:
                 continue
-            if _are_nested(run.workspace, moving.workspace) and not self._is_unstoppable(moving):
+            if are_nested(run.workspace, moving.workspace) and not self._is_unstoppable(moving):
                 self.violation(
                     f"{run.turn} begins to work in {run.workspace} while {moving.turn} still moves it"
                 )
@@ -245,10 +237,10 @@ class Witness:
         if reading.status == "interrupted" and reading.error and run and run.cause != "observation_lost":
             self.violation(f"{conversation} reads interrupted with the error {reading.error!r}")
 
-    def shut_down(self, process: HostProcess, seconds: float, deadline_seconds: float, gate: Any) -> None:
+    def shut_down(self, process: HostProcess, seconds: float, deadline_seconds: float) -> None:
         """A shutdown has returned."""
         process.note(f"has shut down in {seconds:.2f} s: {process.shutdown}")
-        if gate.is_dead or gate.has_hung:
+        if process.gate.is_dead or process.gate.has_hung:
             return
         if seconds > deadline_seconds + SHUTDOWN_SLACK_SECONDS:
             self.violation(
@@ -274,9 +266,6 @@ class Witness:
             self.violation(f"{process} was never told that {run.turn} closed ({run.state})")
 
     # The end.
-
-    def check_queue(self, process: HostProcess, run: Run) -> None:
-        """A queued turn still waits after a long time of peace."""
 
     def at_rest(self, processes: Sequence[HostProcess]) -> None:
         """Everything has had its time."""
@@ -329,13 +318,6 @@ class Witness:
         is_plain = run.stop_requested is None and run.marked_by is None
         if record.kind == "done" and not record.rejected and is_plain and run.state != "completed":
             self.violation(f"{run.turn} has finished with an answer, and it is {run.state}/{run.cause}")
-
-
-_ENDS = ("TurnCompleted", "TurnFailed", "TurnInterrupted", "TurnCancelled")
-
-
-def _are_nested(one: str, other: str) -> bool:
-    return (one + "/").startswith(other + "/") or (other + "/").startswith(one + "/")
 
 
 def _line(recorded: Recorded) -> str:
