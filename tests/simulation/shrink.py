@@ -16,7 +16,7 @@ CPU_SECONDS_MAX = 60.0
 
 
 def shrink(report: Report, *, play: Callable[[Plan], Report] = play, plays_max: int = PLAYS_MAX) -> Report:
-    """The report of the smallest plan found, in so many plays and a minute; the given one when nothing can go.
+    """The report of the smallest plan found in so many plays and a minute; the given one if nothing can go.
 
     First the half of the acts is dropped at a time, then a quarter, at last one.
     """
