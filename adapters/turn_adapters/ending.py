@@ -60,9 +60,11 @@ async def stop(runtime: Runtime, turn: str) -> Run:
         await runtime.require_assistant().abort(live.session)
     except AssistantError as error:
         raise StopNotConfirmed(turn, str(error)) from error
-    if live.closed.is_set():
-        return live.run
-    return await end_and_wind_down(runtime, live, InterruptTurn(turn=turn, cause="user_stop"))
+    if not live.closed.is_set():
+        await end_and_wind_down(runtime, live, InterruptTurn(turn=turn, cause="user_stop"))
+    if live.run.is_open and live.run.state != "stopped":
+        raise StopNotConfirmed(turn, "this host is ending, and its store did not take the end")
+    return live.run
 
 
 async def close(runtime: Runtime, conversation: str) -> list[Run]:

@@ -13,6 +13,7 @@ from cord import Unwilling
 from stage import Clock, CordLedger, SimulatedStage
 from turn_adapters.assistant import Prompt, SpawnCallback
 from turn_adapters.ending import StopNotConfirmed
+from turn_adapters.host import Host
 from turn_adapters.lives import restart_seconds
 from turn_adapters.simulated import SimulatedAssistant, SimulatedServer
 from turn_ledger import AssistantError, Run, StoreUnavailable
@@ -526,3 +527,24 @@ async def test_a_server_that_ignores_its_aborts_for_long_is_asked_less_and_less_
         assert 0 < len(simulated.called("abort")) - before < 200
         puppet.lose_aborts(0)
         assert (await host.wait(turn)).state == "completed"
+
+
+async def test_a_stop_whose_end_cannot_be_stored_before_the_host_ends_is_not_confirmed(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    class FullAfterAStop(Unwilling):
+        def submit(self, units: Sequence[Any], *, busy_seconds: float | None = None) -> list[Any]:
+            outcomes = super().submit(units, busy_seconds=busy_seconds)
+            self.is_full = any(run.stop_requested for run in self.open_runs())
+            return outcomes
+
+    async def stop(host: Host, turn: str) -> None:
+        with pytest.raises(StopNotConfirmed, match="its store did not take the end"):
+            await host.stop(turn)
+
+    async with simulated.host(ledger=FullAfterAStop) as host, trio.open_nursery() as nursery:
+        turn = await simulated.busy(host)
+        nursery.start_soon(stop, host, turn)
+        await simulated.until(lambda: simulated.run(turn).stop_requested)
+        await host.shutdown()
+    assert simulated.run(turn).state == "running"
