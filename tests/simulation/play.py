@@ -409,6 +409,7 @@ class Play:
     async def _raise(self, name: str) -> None:
         """A process of this name is up and goes on working."""
         for _ in range(20):
+            self._keep_well()  # the script of a late prompt may have ended the shared server
             mine = [each for each in self.processes if each.name == name]
             for process in mine:
                 if process.is_up and not process.is_working:
