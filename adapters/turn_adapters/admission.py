@@ -19,6 +19,7 @@ from turn_adapters.handover import RUNS_LOOKED_AT_MAX, hand_over, run_turn
 from turn_adapters.live import LiveTurn
 from turn_adapters.options import WhenBusy
 from turn_adapters.runtime import Runtime, WaitingPrompt
+from turn_adapters.whereabouts import is_same_server, unproven_life
 from turn_ledger import (
     AssistantError,
     ConversationBusy,
@@ -133,6 +134,7 @@ async def begin(
     Between the two nothing may come in between, no cancellation either: a turn that runs is observed.
     """
     await _check_workspace(runtime, turn, waiting, supersedes)
+    await _check_session(runtime, waiting)
     session = await _session(runtime, waiting)
     baseline = await _baseline(runtime, waiting.workspace)
     assistant = runtime.require_assistant()
@@ -178,6 +180,21 @@ async def _check_workspace(
     for holder in await runtime.writer.call(lambda: runtime.ledger.workspace_holders(workspace)):
         if holder.turn not in (turn, supersedes):
             raise WorkspaceBusy(workspace, holder.turn, "run" if holder.is_open else "checkpoint")
+
+
+async def _check_session(runtime: Runtime, waiting: WaitingPrompt) -> None:
+    """Raise `ConversationBusy` while another host's server may still move the conversation's native session.
+
+    Only that process knows what it is busy with; its host saves the work when that is over.
+    """
+    for run in await runtime.writer.call(
+        lambda: runtime.ledger.runs(conversation=waiting.conversation, limit=RUNS_LOOKED_AT_MAX)
+    ):
+        if not (run.is_root and run.is_ended and run.owes_checkpoint):
+            continue
+        life = unproven_life(run, await runtime.writer.call(runtime.ledger.hosts))
+        if life is not None and not await is_same_server(runtime, run, life):
+            raise ConversationBusy(waiting.conversation, run.turn)
 
 
 async def _baseline(runtime: Runtime, workspace: str) -> str | None:

@@ -18,6 +18,7 @@ MACHINE = "tests/properties/test_machine.py"
 SUPERSEDING = f"{MACHINE}::TestSuperseding"
 MARKING = f"{MACHINE}::TestMarking"
 HALFWAY = f"{MACHINE}::TestHalfway"
+APPENDING = "tests/properties/test_appending.py"
 ON_SQLITE = f"{MACHINE}::TestOnSQLite"
 RECOVERY = "tests/properties/test_recovery.py"
 KEEPING = "tests/properties/test_keeping.py"
@@ -337,7 +338,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{LEDGER}/committer.py",
         "is_durable = snapshot.holds(row)",
         "is_durable = False",
-        first=MACHINE,
+        first=APPENDING,
     ),
     _mutant(
         "two processes keep one epoch alive",

@@ -354,6 +354,22 @@ async def test_work_that_another_hosts_server_may_still_do_is_saved_when_that_se
         assert len(simulated.checkpoints.tasks) == 1
 
 
+async def test_nothing_starts_in_a_session_that_another_hosts_server_may_still_move(
+    simulated: SimulatedStage, clock: Clock | None
+) -> None:
+    async with simulated.host("other") as other, simulated.host() as host:
+        text, folder = "[[lose_abort times=3]] [[hang]]", simulated.workspace("chat")
+        first = (await host.send("chat", text, workspace=folder, shares_workspace=True)).run.turn
+        await simulated.at_work(first)
+        await host.close("chat")
+        second = await simulated.send(other, "answer", shares_workspace=True)
+        assert simulated.run(second).state == "queued"
+        await simulated.settled(first)
+        await simulated.settled(second)
+    saved = simulated.position_of(first, "TurnCheckpointed")
+    assert saved < simulated.position_of(second, "TurnStarted")
+
+
 async def test_a_server_that_dies_during_a_pass_does_not_break_it(
     simulated: SimulatedStage, clock: Clock | None
 ) -> None:

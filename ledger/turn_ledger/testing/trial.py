@@ -68,7 +68,7 @@ class Trial:
         self._check_own = check
         self._seen: dict[int, dict[str, Run]] = {}
         self._position = 0
-        self._is_troubled = False
+        self._troubles = 0
         self._is_failed = False
 
     @property
@@ -110,7 +110,7 @@ class Trial:
         error = next(iter(outcomes.values()))
         if any(type(other) is not type(error) for other in outcomes.values()):
             raise AssertionError(f"the stores disagree about {step}: {outcomes}") from error
-        if self._is_troubled and step.what != "trouble":
+        if self._troubles and step.what != "trouble":
             self._after_trouble(step, refusal, error)
         elif error is not None or refusal is not None:
             self._after_refusal(step, refusal, error)
@@ -151,7 +151,7 @@ class Trial:
             self._after_refusal(step, refusal, error)
             return
         possible = [self.expected]
-        if refusal is None:
+        if refusal is None and not (isinstance(error, StoreUnavailable) and self._must_be_known(step)):
             for part in _parts(step):
                 possible.append(self._apply(deepcopy(possible[-1]), part))
             possible.append(self._apply(deepcopy(self.expected), step))
@@ -163,10 +163,20 @@ class Trial:
         fitting.sort(key=lambda each: not each.knows_the_hosts(self.ledger))
         self.expected = fitting[0] if fitting else possible[0]
 
+    def _must_be_known(self, step: Step) -> bool:
+        """Whether an error of the store says for sure that nothing was recorded.
+
+        It does where one append met one fault: an answer that was lost is looked up.
+        """
+        return self._is_plain and self._troubles == 1 and step.what != "recovers"
+
     def _let_faults_pass(self, step: Step) -> None:
         """A fault is for the next step of a host, whether that met it or not."""
-        self._is_troubled = step.what == "trouble" or (self._is_troubled and step.what == "clock_jumps")
-        if not self._is_troubled:
+        if step.what == "trouble":
+            self._troubles += 1
+        elif step.what != "clock_jumps":
+            self._troubles = 0
+        if not self._troubles:
             for world in self.worlds.values():
                 world.forget_faults()
 
