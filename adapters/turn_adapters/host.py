@@ -200,10 +200,18 @@ def _plain(errors: list[BaseException], of_block: BaseException | None) -> BaseE
     if of_block is not None and len(behind) < len(leaves):
         for error in behind:
             of_block.add_note(f"turn-ledger: besides, the host failed: {error!r}")
-        return of_block
+        return _without_cancelled(of_block)
     if len(behind) == 1 or all(isinstance(error, StaleOwner) for error in behind):
         return behind[0]
     return BaseExceptionGroup("more than one thing went wrong in this host", behind)
+
+
+def _without_cancelled(error: BaseException) -> BaseException:
+    """A group without the cancellations in it: their scope ends with the host, outside it they are nobody's."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    cancelled, others = error.split(trio.Cancelled)
+    return error if cancelled is None or others is None else others
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

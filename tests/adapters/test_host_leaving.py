@@ -124,6 +124,30 @@ class TestBehind:
                 await trio.sleep_forever()
         assert stage.host_names()[-1] == "HostStopped"
 
+    async def test_a_group_of_the_block_that_the_host_cancelled_carries_no_cancellation_outside(
+        self, stage: Stage, clock: Clock | None
+    ) -> None:
+        """Outside its scope a cancellation would end whatever surrounds the host, without a word."""
+
+        async def hear(*_: object) -> None:
+            raise ZeroDivisionError
+
+        async def leave_in_a_temper() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise Mine("cancelled, me?")
+
+        with pytest.raises(ExceptionGroup) as caught:
+            async with (
+                stage.host(options=Options(on_turn_closed=hear)) as host,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(leave_in_a_temper)
+                await stage.send(host, "answer")
+                await trio.sleep_forever()
+        assert [str(error) for error in caught.value.exceptions] == ["cancelled, me?"]
+
     async def test_a_server_that_does_not_come_up_is_one_error_and_the_host_has_ended(
         self, simulated: SimulatedStage, clock: Clock
     ) -> None:
