@@ -73,6 +73,8 @@ class HostProcess:
         self._may_exit = trio.Event()
         self._leaves = trio.Event()
         self._shutdown: trio.Event | None = None
+        self._signalled: list[int | None] = []
+        """The SIGTERM that came while it hung, as its `drain`; a second one adds nothing."""
         self._scope = trio.CancelScope()
         self._host: Host | None = None
         self._nursery: trio.Nursery | None = None
@@ -155,10 +157,12 @@ class HostProcess:
         self.is_hung = True
 
     def go_on(self) -> None:
-        """It does not hang any more."""
+        """It does not hang any more. What it was told meanwhile it hears now."""
         self.is_hung = False
         self._may_go_on.set()
         self._may_go_on = trio.Event()
+        if self._signalled and not self.is_dead:
+            self.begin_shutdown(self._signalled[0])
 
     async def kill(self) -> None:
         """It is gone, with no further chance to write."""
@@ -169,9 +173,18 @@ class HostProcess:
         await self.gone.wait()
 
     def begin_shutdown(self, drain: int | None) -> None:
-        """SIGTERM. `drain`: wait for open turns, at most for as long as so many facts take."""
-        self.go_on()
-        if self._shutdown is not None or self._nursery is None:
+        """SIGTERM. `drain`: wait for open turns, at most for as long as so many facts take.
+
+        A process that hangs hears it when it goes on, and never if it is killed before. One that is not
+        up yet gives up its start.
+        """
+        if self.is_hung:
+            self._signalled.append(drain)
+            return
+        if self._shutdown is not None:
+            return
+        if self._nursery is None:
+            self._scope.cancel()
             return
         self._shutdown = done = trio.Event()
         drain_seconds = 0.0 if drain is None else DRAIN_SECONDS_PER_FACT * (drain + 1)
@@ -190,6 +203,7 @@ class HostProcess:
 
     async def finish_shutdown(self) -> None:
         """It exits in order."""
+        self.go_on()
         self.begin_shutdown(None)
         self._may_exit.set()
         if self._shutdown is not None:

@@ -223,7 +223,8 @@ class RehearsedStore:
             self._copies.append(copy)
 
     def reset(self, *, in_use: bool) -> None:
-        """The copy from before the last fact is put back."""
+        """The copy from before the last fact is put back: it may not hold the newest append."""
+        self._last = None
         if len(self._copies) > 1:
             harm.put_back(self.path, self._copies[-2], in_use=in_use)
 

@@ -1,7 +1,7 @@
 """Real harm to the file of a ledger, for rehearsals and tests: what a disk, a neighbour or a person does.
 
 Nothing here goes through the ledger. Every function opens the file beside whoever has it open, does one
-thing to it, and closes it again.
+thing to it, and closes it again. A file that is too damaged already raises `CorruptLedger`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from turn_ledger.codec import digest_of
+from turn_ledger.errors import CorruptLedger
 
 PATIENCE_SECONDS = 1.0
 
@@ -155,9 +156,14 @@ def _half_written(path: Path) -> Iterator[dict[Path, bytes]]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """Raises `CorruptLedger` when the file is too damaged already for what is to be done to it."""
     connection = _connect(path)
     try:
         yield connection
+    except sqlite3.DatabaseError as error:
+        if type(error) is not sqlite3.DatabaseError:
+            raise  # its kinds say that the statement, or the moment, was wrong
+        raise CorruptLedger(str(error)) from error
     finally:
         connection.close()
 
