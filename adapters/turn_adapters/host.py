@@ -207,7 +207,7 @@ def _plain(errors: list[BaseException], of_block: BaseException | None) -> BaseE
 
 
 def _without_cancelled(error: BaseException) -> BaseException:
-    """A group without the cancellations in it: their scope ends with the host, outside it they are nobody's."""
+    """A group without the cancellations in it: their scope ends with the host, outside they are nobody's."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     cancelled, others = error.split(trio.Cancelled)

@@ -138,7 +138,7 @@ class TestBehind:
             finally:
                 raise Mine("cancelled, me?")
 
-        with pytest.raises(ExceptionGroup) as caught:
+        async def program() -> None:
             async with (
                 stage.host(options=Options(on_turn_closed=hear)) as host,
                 trio.open_nursery() as nursery,
@@ -146,6 +146,9 @@ class TestBehind:
                 nursery.start_soon(leave_in_a_temper)
                 await stage.send(host, "answer")
                 await trio.sleep_forever()
+
+        with pytest.raises(ExceptionGroup) as caught:
+            await program()
         assert [str(error) for error in caught.value.exceptions] == ["cancelled, me?"]
 
     async def test_a_server_that_does_not_come_up_is_one_error_and_the_host_has_ended(

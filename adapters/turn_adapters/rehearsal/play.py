@@ -162,6 +162,7 @@ def _harm_now(stage: Stage, fact: Fact, living: HostProcess | None) -> None:
         case "log.old":
             store.add_old()
         case "log.reset":
+            stage.promises.is_told = False
             store.reset(in_use=living is not None)
         case "proj.ahead":
             store.get_ahead()

@@ -27,11 +27,13 @@ class Promises:
         self.broken: list[str] = []
         self.unasked: set[str] = set()
         """Sessions that a fact, not the runtime, aborts."""
+        self.is_told = True
+        """Whether the ledger still holds what it held: not, once an older copy of it was put back."""
         self._reader = reader
 
     def on_call(self, call: Call) -> None:
         """Before the call has any effect."""
-        if call.name not in ("abort", "admit", "begin"):
+        if not self.is_told or call.name not in ("abort", "admit", "begin"):
             return
         try:
             runs = [run for run in self._reader().runs() if run.native_session == call.session]
