@@ -8,7 +8,6 @@ busy native session an input would join the running turn.
 from __future__ import annotations
 
 import hashlib
-import os
 from contextlib import suppress
 
 import msgspec
@@ -36,6 +35,7 @@ from turn_ledger import (
 from turn_ledger.commands import QueueTurn, RequestStop, StartTurn, SteerTurn
 from turn_ledger.events import InputSteered
 from turn_ledger.units import queue, start
+from turn_ledger.work import fitting, real_path
 from turn_projections.settle import settle
 
 TEXT_LENGTH_MAX = 2_000_000
@@ -58,7 +58,7 @@ def prompt_of(turn: str, text: str) -> Prompt:
         raise DoesNotFit("a prompt must be a text that is not empty")
     if len(text) > TEXT_LENGTH_MAX:
         raise DoesNotFit(f"a prompt of {len(text)} characters is too long, the limit is {TEXT_LENGTH_MAX}")
-    stem = hashlib.sha256(turn.encode()).hexdigest()[:26]
+    stem = hashlib.sha256(fitting(turn, "a turn's id").encode()).hexdigest()[:26]
     return Prompt(id=turn if turn.startswith("msg_") else f"msg_{stem}", part_id=f"prt_{stem}", text=text)
 
 
@@ -83,7 +83,7 @@ async def send(
 ) -> Sent:
     """Start a turn, queue it, or steer the open one. The caller holds the conversation's lock."""
     prompt = prompt_of(turn, text)
-    workspace = await runtime.writer.call(lambda: os.path.realpath(workspace))
+    workspace = await runtime.writer.call(lambda: real_path(workspace))
     known = await _known(runtime, turn)
     if known is not None and known.state != "queued":
         return await _sent_again(runtime, known, prompt, conversation, workspace)

@@ -42,7 +42,7 @@ from turn_ledger.streams import rebuilt, verify_hosts
 from turn_ledger.turn import Run
 from turn_ledger.units import Admission, Change, Unit
 from turn_ledger.urls import sqlite_path
-from turn_ledger.work import Identity, Work, fitting
+from turn_ledger.work import Identity, Work, fitting, real_path
 
 BUSY_SECONDS = 5.0
 
@@ -222,7 +222,7 @@ class Ledger(Reader):
                 c.StartTurn(
                     turn=turn,
                     conversation=conversation,
-                    workspace=os.path.realpath(workspace),
+                    workspace=real_path(workspace),
                     input=input or Input(),
                     native_session=native_session,
                     parent=parent,
@@ -250,7 +250,7 @@ class Ledger(Reader):
                 c.QueueTurn(
                     turn=turn,
                     conversation=conversation,
-                    workspace=os.path.realpath(workspace),
+                    workspace=real_path(workspace),
                     input=input or Input(),
                     shares_workspace=shares_workspace,
                 )

@@ -6,7 +6,6 @@ one stream is an error of that stream alone.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
@@ -17,7 +16,7 @@ from turn_ledger.host import HostState
 from turn_ledger.store.port import Snapshot, Store
 from turn_ledger.streams import checked, host_stream, turn_stream, verify_run
 from turn_ledger.turn import Run, State
-from turn_ledger.work import Trusted
+from turn_ledger.work import Trusted, real_path
 
 LOG_PAGE_SIZE = 1_000
 
@@ -96,7 +95,7 @@ class Reader:
     def workspace_holders(self, workspace: str) -> list[Run]:
         """The root turns that hold a workspace, a folder in it or a folder around it."""
         with self._store.read() as snapshot:
-            return snapshot.workspace_holders(os.path.realpath(workspace))
+            return snapshot.workspace_holders(real_path(workspace))
 
     def hosts(self) -> dict[str, HostState]:
         """Every host by name, at its newest epoch."""

@@ -7,6 +7,7 @@ chain. A unit that is refused leaves nothing, and the other units of the same tr
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
@@ -328,6 +329,11 @@ class Work:
     def _forget_staged(self) -> None:
         self._rows, self._runs, self._hosts, self._loaded = [], {}, {}, {}
         self._position = self._written_position
+
+
+def real_path(workspace: str) -> str:
+    """A workspace's real path, or `DoesNotFit`. Reads the links on the way, so it may block."""
+    return os.path.realpath(fitting(workspace, "a workspace", WORKSPACE_LENGTH_MAX))
 
 
 def fitting(value: object, what: str, length_max: int = ID_LENGTH_MAX) -> str:

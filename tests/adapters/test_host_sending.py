@@ -19,6 +19,7 @@ from turn_ledger import (
     NotAccepting,
     Recorded,
     StoreUnavailable,
+    UnknownTurn,
 )
 from turn_ledger.events import Evidence, TurnCompleted
 
@@ -53,11 +54,28 @@ class TestOnce:
             for text in ("", "  \n", "\ud800"):
                 with pytest.raises(DoesNotFit):
                     await host.send("chat", text, workspace=stage.workspace())
-            for conversation in ("", "c" * 1000):
+            for conversation in ("", "c" * 1000, "c\0", "c\ud800"):
                 with pytest.raises(DoesNotFit):
                     await host.send(conversation, "[[say]]", workspace=stage.workspace())
+            for workspace in ("", "/srv/\0", "/srv/\ud800", "/" + "w" * 5000):
+                with pytest.raises(DoesNotFit):
+                    await host.send("chat", "[[say]]", workspace=workspace)
+            for turn in ("t\0", "t\ud800", "t" * 1000):
+                with pytest.raises(DoesNotFit):
+                    await host.send("chat", "[[say]]", workspace=stage.workspace(), turn=turn)
         assert stage.reader.runs() == []
         assert stage.called("admit") == []
+
+    async def test_what_cannot_be_an_id_is_an_unknown_one(self, stage: Stage, clock: Clock | None) -> None:
+        async with stage.host() as host:
+            for turn in ("", "t\0", "t\ud800"):
+                with pytest.raises(UnknownTurn):
+                    await host.wait(turn)
+                with pytest.raises(UnknownTurn):
+                    await host.stop(turn)
+            for conversation in ("", "c\0", "c\ud800"):
+                assert (await host.read(conversation)).status == "none"
+                assert await host.close(conversation) == []
 
 
 class TestTwice:

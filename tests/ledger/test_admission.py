@@ -254,7 +254,7 @@ def test_a_child_needs_an_open_parent(ledger: Ledger) -> None:
         ({"turn": None}, "a turn's id must be a text"),
         ({"conversation": ""}, "a conversation's id must be a text that is not empty"),
         ({"conversation": "x" * 513}, "a conversation's id has 513 characters"),
-        ({"workspace": "/" + "x/" * 2_100}, "a workspace has 4200 characters, the limit is 4096"),
+        ({"workspace": "/" + "x/" * 2_100}, "a workspace has 4201 characters, the limit is 4096"),
         ({"text": "x" * 70_000}, "TurnStarted is .* bytes of JSON, the limit is 65536"),
         ({"text": "\ud800"}, "TurnStarted cannot be stored"),
         ({"baseline": 7}, "TurnStarted cannot be stored"),

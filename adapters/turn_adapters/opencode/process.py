@@ -133,7 +133,7 @@ class OpenCodeServer:
         try:
             if self._data_directory is not None:
                 environment |= prepare_directories(Path(self._data_directory), self._config)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise AssistantError(f"the data directory of OpenCode cannot be prepared: {error}") from error
         environment |= self._environment
         environment |= {

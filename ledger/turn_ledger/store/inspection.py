@@ -166,7 +166,8 @@ class SQLiteInspection:
     def turns(self, conversation: str) -> list[str]:
         with self._reading():
             rows = self._file.execute(
-                "SELECT turn FROM runs WHERE conversation=? ORDER BY started", (conversation,)
+                "SELECT turn FROM runs WHERE conversation=CAST(? AS TEXT) ORDER BY started",
+                (as_bytes(conversation),),
             )
             return [as_text(turn) for (turn,) in rows]
 

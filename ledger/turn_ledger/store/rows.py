@@ -90,7 +90,7 @@ class Rows:
         return [stream for (stream,) in rows]
 
     def turn_of_checkpoint(self, checkpoint: str) -> str | None:
-        row = self._execute("SELECT turn FROM runs WHERE checkpoint=?", (checkpoint,)).fetchone()
+        row = next(self._rows("SELECT turn FROM runs WHERE checkpoint=?", (checkpoint,)), None)
         return row[0] if row else None
 
     def open_runs(
@@ -237,6 +237,8 @@ class Rows:
             for row in self._execute(statement, values):
                 given += 1
                 yield row
+        except UnicodeEncodeError:
+            return  # asked for a text that no row can hold
         except sqlite3.OperationalError as error:
             yield from self._escaped(error, statement, values)[given:]
 
@@ -244,6 +246,8 @@ class Rows:
         """The rows of a query. Text that is no UTF-8 comes with escapes, as something that cannot be true."""
         try:
             return self._execute(statement, values).fetchall()
+        except UnicodeEncodeError:
+            return []  # asked for a text that no row can hold
         except sqlite3.OperationalError as error:
             return self._escaped(error, statement, values)
 

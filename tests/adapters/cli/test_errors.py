@@ -10,6 +10,9 @@ import pytest
 from command_line import Answer, environment, turn_ledger, turn_ledger_process
 from histories import HISTORIES, World
 
+NO_TEXT = "\udcff"
+"""What a program is given for the byte 0xFF among its arguments."""
+
 READING = (
     ["runs"],
     ["show", "t-completed"],
@@ -195,6 +198,28 @@ def test_an_unknown_turn_is_a_finding(arguments: list[str], tmp_path: Path) -> N
     assert answer.err == (
         "turn-ledger: no turn 'nobody' in this ledger; `turn-ledger runs` lists the turns\n"
     )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", NO_TEXT],
+        ["explain", NO_TEXT],
+        ["replay", NO_TEXT],
+        ["settle", NO_TEXT, "--as", "failed", "--reason", "x"],
+        ["cut", NO_TEXT, "--to", "never-made"],
+        ["checkpoint", NO_TEXT, "--retry"],
+        ["export", "--conversation", NO_TEXT],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_an_argument_that_is_no_text_is_an_unknown_one(arguments: list[str], tmp_path: Path) -> None:
+    with World(tmp_path) as world:
+        HISTORIES["completed"](world)
+        answer = turn_ledger(*arguments, "--ledger", world.url)
+    assert answer.code == 1
+    assert answer.err.startswith("turn-ledger: no ")
+    assert repr(NO_TEXT) in answer.err
 
 
 def test_an_unknown_checkpoint_is_a_finding(tmp_path: Path) -> None:
