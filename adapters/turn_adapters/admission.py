@@ -8,6 +8,7 @@ busy native session an input would join the running turn.
 from __future__ import annotations
 
 import hashlib
+import re
 from contextlib import suppress
 
 import msgspec
@@ -40,6 +41,9 @@ from turn_projections.settle import settle
 
 TEXT_LENGTH_MAX = 2_000_000
 
+_INPUT_ID = re.compile(r"msg_[0-9A-Za-z_-]{1,60}")
+"""The turns' ids that the server is given as they are: as long as it takes them, and what a path may hold."""
+
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `send`: the turn that the prompt belongs to, and what became of the prompt.
@@ -59,7 +63,8 @@ def prompt_of(turn: str, text: str) -> Prompt:
     if len(text) > TEXT_LENGTH_MAX:
         raise DoesNotFit(f"a prompt of {len(text)} characters is too long, the limit is {TEXT_LENGTH_MAX}")
     stem = hashlib.sha256(fitting(turn, "a turn's id").encode()).hexdigest()[:26]
-    return Prompt(id=turn if turn.startswith("msg_") else f"msg_{stem}", part_id=f"prt_{stem}", text=text)
+    id = turn if _INPUT_ID.fullmatch(turn) else f"msg_{stem}"
+    return Prompt(id=id, part_id=f"prt_{stem}", text=text)
 
 
 def input_of(prompt: Prompt) -> Input:

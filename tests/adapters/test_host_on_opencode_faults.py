@@ -62,6 +62,26 @@ async def test_a_turn_whose_event_stream_broke_ends_correctly_and_a_lost_admissi
         assert len(book.requests(run.turn)) == 1
 
 
+async def test_whatever_the_application_calls_its_turns_they_run(
+    tmp_path: Path, book: Book, shared_opencode: SharedOpenCode
+) -> None:
+    """The server refuses long ids, without a word, and an id stands in a path of the host's calls."""
+    turns = [
+        "msg_a?b#c%2f",
+        "msg_../x",
+        "msg_two\nlines",
+        "msg_" + "a" * 500,
+        "msg_\N{SNOWMAN}",
+        "msg_",
+        "mine",
+    ]
+    async with attached_host(book, "web-1", shared_opencode) as host:
+        for turn in turns:
+            await host.send("names", "[[text Done.]]", workspace=folder(tmp_path, "a"), turn=turn)
+            outcome = await host.wait(turn)
+            assert (outcome.turn, outcome.state, outcome.error) == (turn, "completed", "")
+
+
 class Killed:
     """A host in a process of its own that kills itself, and what the next start makes of it."""
 

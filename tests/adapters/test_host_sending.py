@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 import trio
@@ -76,6 +78,16 @@ class TestOnce:
             for conversation in ("", "c\0", "c\ud800"):
                 assert (await host.read(conversation)).status == "none"
                 assert await host.close(conversation) == []
+
+    async def test_the_server_is_given_an_id_that_it_takes_whatever_the_turn_is_called(
+        self, stage: Stage, clock: Clock | None
+    ) -> None:
+        async with stage.host() as host:
+            for turn in ("msg_mine-1", "msg_", "msg_a/b", "msg_a\n", "msg_" + "a" * 61, "mine", "msg_\u2603"):
+                await host.wait(await stage.send(host, "answer", turn=turn))
+                input_id = stage.run(turn).input_id or ""
+                assert re.fullmatch(r"msg_[0-9A-Za-z_-]{1,60}", input_id)
+                assert (input_id == turn) == (turn == "msg_mine-1")
 
 
 class TestTwice:
