@@ -28,13 +28,18 @@ aborted · a row without an end and nobody at work · the native session is gone
 run (no row for it)."""
 
 
+NATIVE_IDS_MAX = 16
+"""More ids than this would make an end that no ledger takes: a loop may write thousands of messages."""
+
+
 class NativeRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What an assistant server's history and status say about one turn, read at one moment.
 
     `busy`: the native session is at work right now, whatever the row says. `error`: the server's
     message. `credential`: the error is one of keys or login. `rejected`: a rejected permission ended
     it. `runaway`: an endless loop was recognised. `phase` is given while busy. `native_message`: the
-    newest message of the assistant. `text`: the answer so far.
+    newest message of the assistant. `native_ids`: the newest `NATIVE_IDS_MAX` of them; `totals` counts all.
+    `text`: the answer so far.
     """
 
     kind: RecordKind

@@ -33,6 +33,7 @@ from turn_adapters.simulated import (
 )
 from turn_ledger.errors import AssistantError
 from turn_ledger.events import ServerStarted
+from turn_projections.settle import NATIVE_IDS_MAX
 
 Clock = trio.abc.Clock
 STREAM = "[[say text='one two three four' deltas=4 delay_seconds=1]]"
@@ -208,6 +209,10 @@ class TestEnds:
             assert not (await assistant.record(session, "msg_1")).runaway
             await trio.sleep(0.5)
             assert (await assistant.record(session, "msg_1")).runaway
+            await trio.sleep(60.0)
+            record = await assistant.record(session, "msg_1")
+            assert record.totals["rows"] > 500
+            assert len(record.native_ids) == NATIVE_IDS_MAX  # so that its end fits into a ledger
             await assistant.abort(session)
             assert (await assistant.record(session, "msg_1")).kind == "abort"
 

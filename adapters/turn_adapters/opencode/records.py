@@ -24,12 +24,11 @@ import msgspec
 
 from turn_ledger.errors import AssistantError
 from turn_ledger.events import Phase
-from turn_projections.settle import NativeRecord, RecordKind
+from turn_projections.settle import NATIVE_IDS_MAX, NativeRecord, RecordKind
 
 UNKNOWN_FINISHES_MAX = 8
 """More rows in a row than this that end with finish `unknown` are an endless loop."""
 
-NATIVE_IDS_MAX = 16
 ERROR_CHARACTERS_MAX = 2_000
 
 STEERED = "turn_ledger_steered"

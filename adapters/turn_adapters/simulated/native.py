@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from turn_ledger.events import Phase
-from turn_projections.settle import NativeRecord, RecordKind
+from turn_projections.settle import NATIVE_IDS_MAX, NativeRecord, RecordKind
 
 RUNAWAY_ROWS_MAX = 8
 """More rows in a row than this that finished with `unknown` are an endless loop."""
@@ -154,7 +154,7 @@ def read_record(
         runaway=_unknown_finishes(rows) > RUNAWAY_ROWS_MAX,
         phase=_phase(rows, phase) if at_work else None,
         native_message=newest.id if newest else None,
-        native_ids=tuple(row.id for row in rows),
+        native_ids=tuple(row.id for row in rows[-NATIVE_IDS_MAX:]),
         totals={
             "rows": len(rows),
             "tool_calls": sum(row.tool_calls for row in rows),

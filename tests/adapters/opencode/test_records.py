@@ -11,7 +11,6 @@ from given import OWNER, STARTED, given
 from opencode_recordings import NAMES, Recording
 from turn_adapters.opencode.records import (
     ERROR_CHARACTERS_MAX,
-    NATIVE_IDS_MAX,
     STEERED,
     NativeError,
     Row,
@@ -25,7 +24,7 @@ from turn_adapters.opencode.records import (
 from turn_ledger.commands import Command
 from turn_ledger.errors import AssistantError
 from turn_ledger.events import StopRequested, TurnStoppedByShutdown
-from turn_projections.settle import NativeRecord, settle
+from turn_projections.settle import NATIVE_IDS_MAX, NativeRecord, settle
 
 # What each prompt of a recording came to at its end, in the order of the prompts.
 KINDS = {
