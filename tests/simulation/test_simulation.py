@@ -31,7 +31,8 @@ from turn_adapters import ending, stopping
 from turn_adapters.live import LiveTurn
 from turn_adapters.rehearsal import read_scenarios, rehearse
 from turn_adapters.runtime import Runtime
-from turn_ledger import AssistantError
+from turn_ledger import AssistantError, Run
+from turn_ledger.commands import RequestStop
 
 FIXED_SEEDS = (42, 8, 39, 34, 26, 32, 5, 44, 51, 21, 55, 0, 48, 23, 30, 43, 38, 41)
 """Whatever kind of act, event, refusal and trouble at a step sixty seeds show, one of these shows too."""
@@ -118,10 +119,10 @@ class TestAPlantedFault:
     def test_a_stop_that_is_confirmed_before_the_turn_has_ended(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def forget(runtime: Runtime, live: LiveTurn, command: Any) -> Any:
-            return live.run
+        async def confirm(runtime: Runtime, turn: str) -> Run:
+            return await runtime.writer.apply(RequestStop(turn=turn, reason="user"))
 
-        monkeypatch.setattr(ending, "end_and_wind_down", forget)
+        monkeypatch.setattr(ending, "stop", confirm)
         assert finds("was confirmed, and it is running")
 
     def test_work_that_is_saved_while_it_moves(self, monkeypatch: pytest.MonkeyPatch) -> None:
