@@ -35,6 +35,8 @@ from turn_ledger.events import ServerStarted
 
 SLEEP = '[[tool name=bash args={"command": "sleep 300", "description": "wait"}]]'
 HIDDEN_SLEEP = '[[tool name=bash args={"command": "env -i /usr/bin/env sleep 301", "description": "wait"}]]'
+UNSEEN_SECONDS_MAX = 5.0
+"""As long as a cold server may take until anything of a turn can be seen."""
 
 HEALTHY = """
 from http.server import *
@@ -131,16 +133,26 @@ class TestLife:
         assert (record.kind, record.text.strip()) == ("done", "after all")
 
     async def abort_in_the_cold(self, opencode: Running) -> tuple[str, str]:
-        """A cold process can lose an abort and still answer `true`: abort until the record says so."""
+        """A cold process can lose an abort and still answer `true`: abort until the record says so.
+
+        It can also take it before there is any row, so that nothing of the turn is left: begin it again then.
+        """
         session = await opencode.new_session()
         prompt = await opencode.prompt(session, "[[slow n=500 delay=0.05]]")
+        await opencode.assistant.abort(session)
+        begun = trio.current_time()
 
-        async def abort_again() -> str:
-            await opencode.assistant.abort(session)
+        async def kind() -> str:
+            nonlocal begun
             record = await opencode.assistant.record(session, prompt.id)
+            if record.busy:
+                await opencode.assistant.abort(session)
+            elif record.kind == "absent" and trio.current_time() - begun > UNSEEN_SECONDS_MAX:
+                await opencode.assistant.begin(session, prompt)
+                begun = trio.current_time()
             return "busy" if record.busy else record.kind
 
-        await until(abort_again, lambda kind: kind == "abort")
+        await until(kind, lambda kind: kind == "abort")
         return session, prompt.id
 
     async def kill_from_outside(self, opencode: Running) -> None:
