@@ -98,13 +98,13 @@ async def send(
         when_busy = "queue"  # it has its place, and would run twice if it joined the open turn too
     if known is None:
         joined = await _joined_before(runtime, conversation, prompt)
-        steered = await _steered_before(runtime, joined, prompt) if joined is not None else None
-        if steered is not None:
-            return steered
         if joined is not None:
+            steered = await _steered_before(runtime, joined, prompt)
+            if steered is not None:
+                return steered
             prompt = _anew(prompt)
-    elif known.input_id == _anew(prompt).id:
-        prompt = _anew(prompt)
+    elif known.input_id == (again := _anew(prompt)).id:
+        prompt = again
     supersedes: str | None = None
     earlier = await _open_turn(runtime, conversation)
     if earlier is not None:
@@ -192,12 +192,13 @@ async def _check_session(runtime: Runtime, waiting: WaitingPrompt) -> None:
 
     Only that process knows what it is busy with; its host saves the work when that is over.
     """
-    for run in await runtime.writer.call(
+    runs = await runtime.writer.call(
         lambda: runtime.ledger.runs(conversation=waiting.conversation, limit=RUNS_LOOKED_AT_MAX)
-    ):
-        if not (run.is_root and run.is_ended and run.owes_checkpoint):
-            continue
-        life = unproven_life(run, await runtime.writer.call(runtime.ledger.hosts))
+    )
+    owing = [run for run in runs if run.is_root and run.is_ended and run.owes_checkpoint]
+    hosts = await runtime.writer.call(runtime.ledger.hosts) if owing else {}
+    for run in owing:
+        life = unproven_life(run, hosts)
         if life is not None and not await is_same_server(runtime, run, life):
             raise ConversationBusy(waiting.conversation, run.turn)
 
@@ -362,8 +363,7 @@ def _anew(prompt: Prompt) -> Prompt:
     The server may have it under its old id, behind newer inputs: it would keep that place, and the server
     begins with its newest input, whichever it is asked for.
     """
-    stem = hashlib.sha256(f"{prompt.id} anew".encode()).hexdigest()[:26]
-    return Prompt(id=f"msg_{stem}", part_id=f"prt_{stem}", text=prompt.text)
+    return prompt_of(f"{prompt.id} anew", prompt.text)
 
 
 async def _queue(runtime: Runtime, turn: str, waiting: WaitingPrompt) -> Sent:

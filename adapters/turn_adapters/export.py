@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterator
 
 from turn_adapters.jsonlines import FORMAT, Header, encoded, event_line
 from turn_adapters.redaction import Redactor
-from turn_ledger.codec import CODEC, digest_of
+from turn_ledger.codec import CODEC
 from turn_ledger.errors import CorruptLedger, Refused
 from turn_ledger.events import Recorded, TurnStoppedByShutdown
 from turn_ledger.inspection import CONVERSATION, REDACTED, Inspection, StoredEvent, inspect, legible
 from turn_ledger.reader import Reader
 from turn_ledger.store.port import EventRow
 from turn_ledger.streams import host_stream, turn_stream
+from turn_projections.stream_check import OTHER_DIGEST, has_digest
 from turn_projections.verify import Verification
 
 ROWS_IN_MEMORY_MAX = 20_000
@@ -83,9 +84,10 @@ def slice_lines(
     chain = _Chain(source)
     for stored in _rows(source, streams, until):
         if not without or legible(stored.row.stream) not in without:
-            chain.prove(stored)
             claim = source.claim(stored.row.position) if has_claims else None
-            yield _line(stored, redactor, claim)
+            line = _line(stored, redactor, claim)
+            chain.prove(stored.row)
+            yield line
 
 
 def streams_of_turns(source: Inspection, turns: Collection[str]) -> set[str]:
@@ -149,20 +151,13 @@ class _Chain:
         self._source = source
         self._ends: OrderedDict[str, tuple[int, str]] = OrderedDict()
 
-    def prove(self, stored: StoredEvent) -> None:
+    def prove(self, row: EventRow) -> None:
         """Prove that the event is the next of its stream. Raises `CorruptLedger`."""
-        row = stored.row
-        if stored.fault:
-            raise _damaged(row, stored.fault)
         version, digest = self._end(row)
         if row.version != version + 1:
             raise _damaged(row, f"version {row.version} follows version {version}")
-        try:
-            is_sound = digest_of(digest, *row[:5]) == row.digest
-        except UnicodeError:  # bytes that are no text were never recorded
-            is_sound = False
-        if not is_sound:
-            raise _damaged(row, "this event, or the digest before it, is not what was recorded")
+        if not has_digest(digest, row):
+            raise _damaged(row, OTHER_DIGEST)
         self._ends[row.stream] = row.version, row.digest
         self._ends.move_to_end(row.stream)
         if len(self._ends) > STREAMS_AT_HAND_MAX:

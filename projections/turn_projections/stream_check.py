@@ -25,6 +25,8 @@ from turn_projections.judge import Objection, judge_end, judge_host, judge_turn
 FOUND_MAX = 1_000
 """So many problems of one stream are told."""
 
+OTHER_DIGEST = "this event, or the digest before it, is not what was recorded"
+
 Kind: TypeAlias = Literal[
     "version_gap",
     "illegal_transition",
@@ -76,8 +78,8 @@ class StreamCheck:
             self._note("undecodable", fault)
             self._digest, self._is_whole = row.digest, False
             return
-        if self._digest is not None and not _has_digest(self._digest, row):
-            self._note("digest", "this event, or the digest before it, is not what was recorded")
+        if self._digest is not None and not has_digest(self._digest, row):
+            self._note("digest", OTHER_DIGEST)
         self._digest = row.digest
         try:
             recorded = self._codec.decode(*row)
@@ -150,7 +152,8 @@ class StreamCheck:
             self.found.append(Problem(position, self.name, kind, detail))
 
 
-def _has_digest(predecessor: str, row: EventRow) -> bool:
+def has_digest(predecessor: str, row: EventRow) -> bool:
+    """Whether the event has the digest that it must have behind that of its predecessor."""
     try:
         return digest_of(predecessor, *row[:5]) == row.digest
     except UnicodeError:  # bytes that are no text were never recorded

@@ -13,7 +13,7 @@
 
 try:
     import hypothesis as _hypothesis  # noqa: F401
-except ModuleNotFoundError as error:  # pragma: no cover
+except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "the test kit needs hypothesis: pip install 'turn-ledger[testing]'", name=error.name
     ) from error

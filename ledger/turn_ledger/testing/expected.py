@@ -62,8 +62,12 @@ class Turn:
         return self.state in OPEN
 
     @property
+    def owes_checkpoint(self) -> bool:
+        return self.checkpoint in ("requested", "attempted")
+
+    @property
     def holds_workspace(self) -> bool:
-        is_held = self.is_open or self.checkpoint in ("requested", "attempted")
+        is_held = self.is_open or self.owes_checkpoint
         return is_held and self.parent is None and not self.shares_workspace
 
 

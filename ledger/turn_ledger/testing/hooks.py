@@ -137,8 +137,7 @@ class HookedMachine(RuleBasedStateMachine):
     @property
     def unsettled(self) -> list[str]:
         """The turns whose checkpoint is still to be made."""
-        owed = ("requested", "attempted")
-        return [name for name, turn in self.expected.turns.items() if turn.checkpoint in owed]
+        return [name for name, turn in self.expected.turns.items() if turn.owes_checkpoint]
 
 
 Step_ = TypeVar("Step_", bound=Callable[..., None])

@@ -160,8 +160,9 @@ class Trial:
         if error is None:
             possible.reverse()
         fitting = [each for each in possible if not each.differences(self.ledger, self._compared)]
-        fitting.sort(key=lambda each: not each.knows_the_hosts(self.ledger))
-        self.expected = fitting[0] if fitting else possible[0]
+        self.expected = min(
+            fitting, key=lambda each: not each.knows_the_hosts(self.ledger), default=possible[0]
+        )
 
     def _must_be_known(self, step: Step) -> bool:
         """Whether an error of the store says for sure that nothing was recorded.
