@@ -65,13 +65,15 @@ async def git(workspace: Path, *arguments: str) -> str:
 
 
 async def is_streaming(host: Host, turn: str) -> None:
-    """Wait until the native turn is at work."""
+    """Wait until the native turn is at work and the host has recorded all that there is to see: what it
+    appends next comes of something else."""
     run = host.ledger.run(turn)
     assistant = host._runtime.require_assistant()
     assert run.native_session is not None
     assert run.input_id is not None
     session, input_id = run.native_session, run.input_id
     await until(lambda: assistant.record(session, input_id), lambda it: it.busy and it.native_message)
+    await until(now(lambda: host.ledger.run(turn)), lambda it: it.phase == "working" and it.native_message)
 
 
 def now(look: Callable[[], Any]) -> Callable[[], Awaitable[Any]]:
