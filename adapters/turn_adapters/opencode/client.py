@@ -85,7 +85,7 @@ class OpenCodeAssistant:
             raise AssistantError(f"the workspace {workspace} is no directory; create it first")
         # Without a title the server would ask the model for one, beside the first turn.
         answer = await self._server.call(
-            "POST", "/session", directory=workspace, body={"title": title or "turn"}
+            "POST", "/session", directory=workspace, body={"title": title or "turn"}, may_repeat=True
         )
         session = decode(answer, _Session)
         self._remember(session)

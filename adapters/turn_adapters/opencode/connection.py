@@ -54,12 +54,16 @@ class Connection:
         params: dict[str, Any] | None = None,
         body: dict[str, Any] | None = None,
         seconds_max: float = CALL_SECONDS_MAX,
+        may_repeat: bool = False,
     ) -> httpx.Response:
         """The answer, with its whole body. `directory` scopes the call to that of a native session.
 
+        A server at its start may hang up instead of answering (seen under load). What only asks, and what
+        `may_repeat`, is sent once more then.
+
         Raises `AssistantError` when the server is away, does not answer in `seconds_max`, or refuses.
         """
-        response = await self._send(method, path, directory, params, body, seconds_max)
+        response = await self._send(method, path, directory, params, body, seconds_max, may_repeat)
         if not response.is_success:
             raise AssistantError(_refusal(method, path, response))
         return response
@@ -89,6 +93,7 @@ class Connection:
         params: dict[str, Any] | None,
         body: dict[str, Any] | None,
         seconds_max: float,
+        may_repeat: bool = False,
     ) -> httpx.Response:
         if self.client.is_closed:
             raise AssistantError(f"the connection to OpenCode at {self.url} was closed")
@@ -97,6 +102,11 @@ class Connection:
             query["directory"] = directory
         try:
             with trio.fail_after(seconds_max):
+                try:
+                    return await self.client.request(method, path, params=query, json=body)
+                except (httpx.RemoteProtocolError, httpx.ReadError):
+                    if method != "GET" and not may_repeat:
+                        raise
                 return await self.client.request(method, path, params=query, json=body)
         except trio.TooSlowError:
             raise AssistantError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import trio
@@ -290,6 +291,35 @@ class TestConnection:
             with pytest.raises(AssistantError, match=r"did not answer POST .* within 5 s"):
                 await assistant.abort("ses_1")
             await assistant.aclose()
+
+    async def test_a_server_that_hangs_up_is_asked_once_more_where_that_does_no_harm(
+        self, tmp_path: Path
+    ) -> None:
+        session = f'{{"id": "ses_1", "directory": "{tmp_path}"}}'.encode()
+        asked: list[bytes] = []
+
+        async def hang_up_first(connection: trio.SocketStream) -> None:
+            request = b""
+            while not request.endswith((b"\r\n\r\n", b"}")):
+                request += await connection.receive_some()
+            asked.append(request.split(b" ", 1)[0])
+            if len(asked) % 2 == 0:
+                head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(session)
+                await connection.send_all(head + session)
+            await connection.aclose()
+
+        async with trio.open_nursery() as nursery:
+            listener = await open_listener()
+            nursery.start_soon(trio.serve_listeners, hang_up_first, [listener])
+            host, port = listener.socket.getsockname()
+            assistant = OpenCodeAssistant(f"http://{host}:{port}", "x", "gen_1")
+            assert await assistant.create_session(str(tmp_path), title="a") == "ses_1"
+            assert await assistant.has_session("ses_1")
+            with pytest.raises(AssistantError, match="cannot be reached"):
+                await assistant.begin("ses_1", new_prompt("it would run twice"))
+            await assistant.aclose()
+            nursery.cancel_scope.cancel()
+        assert asked == [b"POST", b"POST", b"GET", b"GET", b"POST"]
 
     @pytest.mark.parametrize(
         "url",
